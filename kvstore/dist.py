@@ -37,8 +37,6 @@ from .updater import UpdateRule, flat
 from .uplink import Parts
 from .wire import FRAME
 
-PATIENCE = 1.25  # a worker waits longer than servers do, which know who is missing
-
 
 class DistStore(HostStore):
     """The backend of a group whose sums go to servers."""
@@ -283,7 +281,7 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
             mesh = join(f"{name}/{rank}", 0, 1, environment.deadline)
         me = ranks.index(rank)
         link = Link(loop, member, environment, me, len(ranks), levels.speaker(welcome, rank), "worker")
-        group = Group(mesh, ranks, environment.deadline * PATIENCE + 0.5, f"{kind}, rank {rank}", link)
+        group = Group(mesh, ranks, environment.deadline, f"{kind}, rank {rank}", link)
         member.failed = link.uplink.failed = group.fail
         return DistStore(kind, group, link, member, loop, pid)
     except BaseException as error:

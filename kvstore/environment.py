@@ -33,6 +33,10 @@ Role = Literal["worker", "server", "scheduler"]
 ROLES: tuple[str, ...] = get_args(Role)
 LOOPBACK = "127.0.0.1"
 DEADLINE = 120.0
+TICK = 0.05  # seconds between looks at the clock, at most
+# Seconds beyond the deadline that a wait goes on where somebody else may know better who is missing: the workers of a
+# host of each other, then servers of hosts, then who speaks to servers of these, and then the others on its host.
+BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 0.15, 0.3, 0.45
 MOST = 1 << 16  # workers or servers of one job
 _T = TypeVar("_T")
 

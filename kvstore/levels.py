@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..ops.errors import InputError
 from .protocol.consistency import Consistency, parse
-from .protocol.messages import Welcome
+from .protocol.messages import Welcome, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,12 @@ class Levels:
     def speakers(self, welcome: Welcome) -> int:
         """Return the number of ranks on level 2."""
         return len(welcome.hosts) if self.sums else welcome.num_workers
+
+    def names(self, welcome: Welcome) -> tuple[str, ...]:
+        """The ranks on level 2 as errors name them: hosts with their workers, or workers."""
+        if not self.sums:
+            return tuple(f"rank {rank}" for rank in range(welcome.num_workers))
+        return tuple(f"host {host!r} ({named(ranks)})" for host, ranks in welcome.hosts)
 
     def speaker(self, welcome: Welcome, rank: int) -> int:
         """The rank at level 2 of who speaks for this worker."""

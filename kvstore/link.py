@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ops.errors import MezzoError
 from ..ops.types import Array
 from .environment import Environment
@@ -28,7 +30,7 @@ class Link:
     def __init__(
         self, loop: Loop, member: Member, environment: Environment, me: int, members: int, rank: int, role: m.Role
     ) -> None:
-        self.loop, self._members, self.rank = loop, members, rank
+        self.loop, self._member, self._members, self.rank = loop, member, members, rank
         levels = Levels.parse(member.welcome.consistency)
         self._agent, self._newest = levels.sums, not levels.between.sums and not levels.sums
         lane = 0 if role == "agent" else me + 1
@@ -58,6 +60,9 @@ class Link:
 
     def ready(self, fd: int, events: int) -> None:
         self.loop.handle(fd, events)
+
+    def blame(self, ranks: Sequence[int], reason: str) -> None:
+        self._member.say(m.Failed(tuple(ranks), reason, "worker"))
 
     def tick(self) -> None:
         self.loop.tick()

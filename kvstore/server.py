@@ -17,7 +17,7 @@ import numpy as np
 from ..ops.errors import MezzoError, PeerError, WireError
 from . import wire
 from .address import describe, listen, written
-from .environment import Environment
+from .environment import BEHIND_HOSTS, TICK, Environment
 from .gate import Gate, Told
 from .gate import server as at
 from .levels import Levels
@@ -72,8 +72,12 @@ class Server:
         self._member.failed = self._tell_failure
         self._keys = Keys(environment.most_bytes)
         self._shards = Shards(self._keys, Budget(environment.most_bytes))
-        self._rounds = Rounds(range(self._levels.speakers(welcome)), self._levels.between, environment.deadline)
-        self._tick = max(0.02, min(1.0, environment.deadline / 10))
+        self._rounds = Rounds(
+            range(self._levels.speakers(welcome)), self._levels.between, environment.deadline + BEHIND_HOSTS,
+            names=self._levels.names(welcome),
+        )  # fmt: skip
+        self._told_deadlines: list[float] = []
+        self._tick = min(TICK, environment.deadline / 10)
 
     def run(self) -> None:
         """Serve until the job has ended. Raises what it failed with."""
@@ -249,6 +253,9 @@ class Server:
         peer.rank, peer.lane = hello.rank, hello.lane
         peer.name = self._named(hello)
         self._speakers[peer.rank, peer.lane] = peer
+        if hello.deadline > 0:  # of kv.create, which this process cannot know
+            self._told_deadlines.append(hello.deadline)
+            self._rounds.deadline = max(self._told_deadlines) + BEHIND_HOSTS
         self._handle(s.Joined(hello.rank, hello.incarnation, hello.lane))
         self._tell(peer, m.Welcome(self._member.welcome.rank))
 

@@ -18,7 +18,7 @@ from ..ops.errors import MezzoError
 from ..ops.types import Array, DType
 from . import wire
 from .address import parse_address
-from .environment import Environment
+from .environment import BEHIND_SERVERS, TICK, Environment
 from .gate import enter
 from .gate import server as at
 from .loop import Loop
@@ -53,7 +53,7 @@ class Uplink:
         self.sent = self.received = 0  # bytes of values
         self.failure: MezzoError | None = None
         self._loop, self._rank = loop, rank
-        self._client = c.Client(rank, len(servers), deadline=environment.deadline)
+        self._client = c.Client(rank, len(servers), deadline=environment.deadline + BEHIND_SERVERS)
         self._events: deque[c.Event] = deque()
         self._busy = False
         self._operations: dict[str, deque[Operation]] = {}
@@ -69,7 +69,7 @@ class Uplink:
         self.failed: Callable[[MezzoError], None] = _ignore
         self._streams: list[Stream] = []
         self._numbers: dict[Stream, int] = {}
-        self._tick = max(0.02, min(1.0, environment.deadline / 10))
+        self._tick = min(TICK, environment.deadline / 10)
         try:
             for number, text in enumerate(servers):
                 address = parse_address(text)
@@ -78,7 +78,7 @@ class Uplink:
                 stream = Stream(loop, enter(address, environment.deadline, environment, at(text), name), self, name)
                 self._streams.append(stream)
                 self._numbers[stream] = number
-                stream.send(wire.encode(m.Hello(role, environment.host, rank, lane)))
+                stream.send(wire.encode(m.Hello(role, environment.host, rank, lane, deadline=environment.deadline)))
         except BaseException:
             self.close()
             raise

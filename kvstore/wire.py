@@ -33,7 +33,7 @@ from ..ops.errors import InputError, WireError
 from .protocol import messages as m
 from .protocol.keys import Shard, element
 
-MAGIC, VERSION = b"MZKV", 1
+MAGIC, VERSION = b"MZKV", 2
 _LAYOUT = struct.Struct("<4sBBHiIqQQII")
 HEADER = _LAYOUT.size  # bytes
 MOST_METADATA = 64 << 10  # bytes
@@ -108,6 +108,12 @@ def _scalar(value: Any) -> m.Scalar:
     return value  # type: ignore[no-any-return]
 
 
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1 << 40:
+        raise ValueError("a number of seconds")
+    return float(value)
+
+
 def _map(check: Check) -> Check:
     def check_all(value: Any) -> dict[str, Any]:
         if type(value) is not dict or not all(type(name) is str for name in value):
@@ -154,6 +160,7 @@ KINDS: dict[int, Kind] = dict(
                     "incarnation": _count,
                     "address": _text(),
                     "consistency": _text(),
+                    "deadline": _seconds,
                 },
             ),
             Kind(

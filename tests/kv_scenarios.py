@@ -19,6 +19,7 @@ from mezzo.kvstore.create import create
 from mezzo.kvstore.store import KVStore
 from mezzo.kvstore.updater import UpdateRule
 from mezzo.ops.errors import MezzoError
+from mezzo.ops.types import f32
 from mezzo.runtime.optimizer import LARS, SGD, Adam
 from mezzo.runtime.optimizer.schedule import Cosine
 
@@ -188,6 +189,24 @@ def wait_for_ever(kv: KVStore) -> Result:
     return {}
 
 
+def train_for_ever(kv: KVStore) -> Result:
+    """The same by steps of a Trainer, whose gradients are awaited inside of its program."""
+    import mezzo as mz
+    from mezzo.runtime.ir.graph import GraphBuilder
+
+    g, rng = GraphBuilder("net"), np.random.default_rng(0)
+    x = g.input("x", f32("n", 16))
+    hidden = g.Relu(g.MatMul(x, g.const(rng.standard_normal((16, 32)).astype(np.float32))))
+    y = g.MatMul(hidden, g.const(rng.standard_normal((32, 4)).astype(np.float32)))
+    trainer = mz.Trainer(g.graph([y]), loss="mse", optimizer=SGD(rate=1e-6), kvstore=kv)
+    batch = {"x": np.ones((8, 16), np.float32), "target": np.ones((8, 4), np.float32)}
+    for step in range(100_000):
+        trainer.step(batch)
+        if step == 3:
+            (Path(os.environ["KV_FOLDER"]) / f"runs-{kv.rank}").write_text(str(os.getpid()))
+    return {}
+
+
 def until_told(kv: KVStore) -> Result:
     """Rounds until the test has seen enough. What `runs-0` says is where the servers listen."""
     one, enough = _declared(kv, a=100, enough=1)
@@ -219,7 +238,19 @@ def nothing(kv: KVStore) -> Result:
 
 SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
     f.__name__: f
-    for f in (sync, learn, counted, rows, whole, wait_for_ever, until_told, one_fewer, other_shape, nothing)
+    for f in (
+        sync,
+        learn,
+        counted,
+        rows,
+        whole,
+        wait_for_ever,
+        train_for_ever,
+        until_told,
+        one_fewer,
+        other_shape,
+        nothing,
+    )
 }
 
 
@@ -228,7 +259,8 @@ def main() -> None:
     kind, _, staleness = os.environ.get("KV_KIND", "dist_sync").partition(" ")
     made: Result = {}
     try:
-        with create(kind, staleness=int(staleness) if staleness else None) as kv:
+        own = float(os.environ["KV_DEADLINE"]) if "KV_DEADLINE" in os.environ else None
+        with create(kind, staleness=int(staleness) if staleness else None, deadline=own) as kv:
             made = SCENARIOS[sys.argv[1]](kv)
     except MezzoError as error:
         made = {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begin}

@@ -240,6 +240,27 @@ def test_a_killed_process_fails_all_others_at_once(victim: str, tmp_path: Path) 
                 assert any(w in error for w in wanted.get(victim, (victim,))), error
 
 
+@pytest.mark.parametrize(
+    ("scenario", "hosts", "servers"),
+    [("wait_for_ever", "aab", 1), ("train_for_ever", "aab", 1), ("train_for_ever", "aaa", 0)],
+)
+def test_a_frozen_worker_is_named_by_all_others(
+    scenario: str, hosts: str, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of another host, and where the deadline is one of the script that the servers' environment does not have."""
+    monkeypatch.setenv("KV_DEADLINE", "6")
+    with job(tmp_path, scenario, tuple(hosts), servers, deadline=LONG) as made:
+        end = time.monotonic() + LONG
+        while len([*tmp_path.glob("runs-*")]) < 3 and time.monotonic() < end:
+            assert all(p.poll() is None for p in made.processes.values()), made.said()
+            time.sleep(0.02)
+        os.kill(made.processes["worker1"].pid, signal.SIGSTOP)
+        for name in ("worker0", "worker2"):
+            made.processes[name].wait(6 + SLACK)
+            error = json.loads((tmp_path / f"{name}.out").read_text().splitlines()[-1])["error"]
+            assert "missing rank 1" in error, error
+
+
 FAILING: Mapping[str, dict[str, Any]] = {
     "too many declared": {"scenario": "nothing", "workers": 3, "told": "2 of 3 workers came"},
     "too few declared": {"scenario": "one_fewer", "workers": 1, "told": "this job has 1 workers"},

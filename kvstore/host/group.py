@@ -33,7 +33,7 @@ from . import memory
 from .memory import Segment, SharedPlaces
 from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
 from .upper_tier import UpperTier
-from .values import HostValue, Slot, ValueOperation
+from .values import HostValue, Slot, ValueOperation, aligned
 from .waiting import BARRIER, PATIENCE, Waiting
 
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP = range(BARRIER + 1, BARRIER + 7)  # kinds of tags
@@ -142,7 +142,7 @@ class Group(Waiting):
 
     def _size(self, nbytes: int) -> int:
         """The bytes of the segment of a value."""
-        return nbytes
+        return aligned(nbytes) + 8 * self.members
 
     def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
         return HostValue(number, name, array, segment, self.me, self.members, lifter)
@@ -262,6 +262,7 @@ class Group(Waiting):
                 value.in_place[step & 1].add(self.me)
                 place = (place[0] | IN_PLACE, place[1])
         value.operands[step & 1][self.me] = flat
+        value.clocks[self.me] = step
         value.busy, value.priority = True, operation.priority
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
 
@@ -470,4 +471,5 @@ class Group(Waiting):
             raise late
 
     def _missing(self, value: HostValue) -> Sequence[int]:
-        return self._machine.missing(value.number)
+        behind = [m for m in self._others() if m not in self._left and value.clocks[m] < value.step]
+        return behind if behind and value.busy else self._machine.missing(value.number)

@@ -31,27 +31,21 @@ from .backend import HostStore
 from .group import DROP, Group
 from .memory import Segment
 from .mesh import Mesh, Tag
-from .values import HostValue, ValueOperation
+from .values import HostValue, ValueOperation, aligned
 
 CLOCK = DROP + 1  # a kind of tag: a member has pushed
 SHORTEST, LONGEST = 20e-6, 1e-3  # seconds between tries to get a lock
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // memory.ALIGN) * memory.ALIGN
-
-
 class SharedValue(HostValue):
-    """A value that all members change; behind it are the numbers of pushes of each, and the number of steps."""
+    """A value that all members change; behind it and the clocks, which are numbers of pushes, is that of the steps."""
 
-    clocks: Array
     steps: Array
 
     def share(self, array: Array, members: int) -> None:
         self.alone = False
         self.stored, self.flat, self.shown = array, array.reshape(-1), array
-        self.clocks = self.segment.array(_aligned(self.nbytes), (members,), np.dtype(np.int64))
-        self.steps = self.segment.array(_aligned(self.nbytes) + 8 * members, (1,), np.dtype(np.int64))
+        self.steps = self.segment.array(aligned(self.nbytes) + 8 * members, (1,), np.dtype(np.int64))
 
 
 class RelaxedOperation(ValueOperation):
@@ -90,7 +84,7 @@ class RelaxedGroup(Group):
     # -- keys
 
     def _size(self, nbytes: int) -> int:
-        return _aligned(nbytes) + 8 * self.members + 8
+        return super()._size(nbytes) + 8
 
     def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
         made = SharedValue(number, name, array, segment, self.me, self.members, lifter)
@@ -223,7 +217,7 @@ class RelaxedGroup(Group):
         if saved is not None:
             states |= saved.states.get(value.name, {})
         said = {"is": "states", "number": value.number, "names": list(states), "shape": list(value.shape)}
-        fd = memory.create(max(1, len(states)) * _aligned(value.nbytes))
+        fd = memory.create(max(1, len(states)) * aligned(value.nbytes))
         try:
             shared = self._states_in(memory.attach(0, fd), list(states), value.shape, value.dtype)
             for name, state in states.items():
@@ -240,7 +234,7 @@ class RelaxedGroup(Group):
         segment: Segment, names: Sequence[str], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> dict[str, Array]:
         count = int(np.prod(shape, dtype=np.int64))
-        size = _aligned(count * dtype.itemsize)
+        size = aligned(count * dtype.itemsize)
         return {name: segment.array(i * size, (count,), dtype) for i, name in enumerate(names)}
 
     def take_rule(self, rule: UpdateRule, saved: Saved | None) -> None:

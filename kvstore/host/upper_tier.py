@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ...ops.errors import MezzoError
@@ -48,6 +48,10 @@ class UpperTier(Protocol):
 
     def ready(self, fd: int, events: int) -> None:
         """Something has come for a descriptor that is not the group's: handle it, without waiting."""
+        ...
+
+    def blame(self, ranks: Sequence[int], reason: str) -> None:
+        """Tell the job that these workers of the host have not come."""
         ...
 
     def tick(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,17 @@ WHOLE = 64 << 10  # bytes: up to here every member sums all of a value for itsel
 BLOCK = 256 << 10  # bytes that stay in a cache while several operands are added
 
 
+def aligned(nbytes: int) -> int:
+    """The place behind so many bytes of a value."""
+    return -(-nbytes // ALIGN) * ALIGN
+
+
 class HostValue:
     """One key as a member of a host sees it.
 
     `stored` is the value: of a small one (`alone`) every member has its own, a large one lies in shared memory once,
-    and `part` is what this member sums and updates of it.
+    and `part` is what this member sums and updates of it. `clocks` lie in shared memory behind it: the rounds that each
+    member has begun, so that everybody knows who has not come, whatever messages it was to get.
     """
 
     def __init__(
@@ -40,6 +47,7 @@ class HostValue:
         self.reducers = None if self.alone else (lifter,) if small and lifter < members else tuple(range(members))
         self.ready = lifter < 0  # the level above knows it
         self.segment = segment
+        self.clocks = segment.array(aligned(stored.nbytes), (members,), np.dtype(np.int64))
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
         self.data: memoryview = self.flat.view(np.uint8).data
@@ -137,7 +145,8 @@ class ValueOperation:
     """A push, a pull or both, of one member: the ticket of a backend."""
 
     __slots__ = (
-        "begun", "calls", "ended", "error", "group", "in_place", "outs", "priority", "pull", "rows", "value", "values"
+        "begun", "calls", "ended", "error", "group", "in_place", "outs", "priority", "pull", "rows", "until", "value",
+        "values"
     )  # fmt: skip
 
     def __init__(
@@ -155,6 +164,7 @@ class ValueOperation:
         self.begun = self.ended = self.in_place = False
         self.error: BaseException | None = None
         self.calls: list[Callable[[BaseException | None], None]] | None = None
+        self.until = math.inf  # of the clock: when those that want to be told are told of the deadline
 
     def wait(self) -> Array:
         if not self.ended:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...ops.errors import DeadlineError, ExecutionError, InputError, MezzoError, PeerError
 from ...runtime.engine import engine
+from ..environment import BEHIND_SPEAKERS
 from .mesh import FIRST, Mesh, Tag
 from .upper_tier import UpperTier
 from .values import HostValue, ValueOperation
@@ -24,6 +25,7 @@ from .values import HostValue, ValueOperation
 BARRIER = FIRST  # a kind of tag
 PATIENCE = 1.0  # seconds between looks at the clock
 SLICE = 0.02  # seconds that a workload of the engine drives before it lets others run
+LOOK = 0.1  # seconds between its looks at the deadlines of operations
 
 
 class Waiting:
@@ -44,6 +46,7 @@ class Waiting:
         self._calls: list[Callable[[], None]] = []  # to be made when the lock is free
         self._told = 0  # operations that somebody wants to be told of
         self._serving = False
+        self._look = 0.0  # when the deadlines of operations are looked at next
         self._closed = False
         self._left: set[int] = set()
         self._barriers = [0] * self.members
@@ -95,6 +98,8 @@ class Waiting:
                 if not self._step(patience):  # the clock is not looked at while there is something to do
                     end = end or time.monotonic() + self.deadline - patience
                     patience = min(PATIENCE, end - time.monotonic())
+                    if patience <= 0 and not self._behind_here(operation.value):
+                        patience += BEHIND_SPEAKERS
                     if patience <= 0:
                         raise self._late(operation.value)
             if self._sleepers:
@@ -107,8 +112,11 @@ class Waiting:
         end = time.monotonic() + self.deadline
         while not ready():
             self._check()
-            if not self._step(min(PATIENCE, end - time.monotonic())) and time.monotonic() >= end:
+            left = end - time.monotonic()
+            if not self._step(min(PATIENCE, left if left > 0 else LOOK)) and time.monotonic() >= end:
                 described, members = what()
+                if not members and self._above is not None and time.monotonic() < end + BEHIND_SPEAKERS:
+                    continue
                 missing = f"; missing {self._names(members)}" if members else ""
                 raise DeadlineError(
                     f"waited {self.deadline:g} s for {described}{missing}",
@@ -126,9 +134,16 @@ class Waiting:
             self._until(ready, lambda: (what, ()))
         self._make_calls()
 
+    def _behind_here(self, value: HostValue) -> bool:
+        """True unless the level above may tell who is missing."""
+        return self._above is None or any(m < self.members for m in self._missing(value))
+
     def _late(self, value: HostValue) -> DeadlineError:
         missing = self._missing(value)
         why, hint = self._why_late(value, self._names(missing) if missing else "what the servers answer")
+        absent = [self.ranks[m] for m in missing if m < self.members]
+        if self._above is not None and absent:  # other hosts cannot know
+            self._above.blame(absent, why)
         return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
 
     def _why_late(self, value: HostValue, missing: str) -> tuple[str, str]:
@@ -195,7 +210,7 @@ class Waiting:
         with self._lock:
             if not operation.ended:
                 if operation.calls is None:
-                    operation.calls = []
+                    operation.calls, operation.until = [], time.monotonic() + self.deadline
                     self._told += 1
                 operation.calls.append(call)
                 if not self._serving:
@@ -210,12 +225,23 @@ class Waiting:
         with self._lock:
             while self._told and not self.failure and (left := end - time.monotonic()) > 0:
                 self._step(left)
+            if not self.failure and end > self._look:
+                self._look = end + LOOK
+                self._expire(end)
             if self._sleepers:
                 self._wake()
             self._serving = again = self._told > 0
         self._make_calls()
         if again:
             engine().push(self._serve, resource="network", priority=-1, name="level 1")
+
+    def _expire(self, now: float) -> None:
+        """End what somebody wants to be told of, and has waited for too long: nobody drives it, and sees the clock."""
+        for value in self._values.values():
+            if value.queue and value.queue[0].until + (0 if self._behind_here(value) else BEHIND_SPEAKERS) < now:
+                value.error = self._late(value)
+                while value.queue:
+                    self._end(value.queue.popleft(), value.error)
 
     # -- all together
 

@@ -48,6 +48,7 @@ class Hello:
     incarnation: int = 0
     address: str = ""  # "10.0.0.7:4321", where others reach this process, if they do
     consistency: str = "sequential"  # of level 2, as `consistency.parse` reads it; all workers must agree
+    deadline: float = 0.0  # seconds that the sender waits, to a server
 
 
 @dataclass(frozen=True, slots=True)

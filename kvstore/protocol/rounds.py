@@ -21,7 +21,7 @@ same step twice on one connection is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ class Rounds:
     """State machine of one server. `ranks` take part from the start, whether they have joined yet or not.
 
     `deadline`: seconds without progress after which a wait is a failure that names the missing ranks. `grace`: seconds
-    for which a lost rank may come back; with 0 a lost connection is a failure at once.
+    for which a lost rank may come back; with 0 a lost connection is a failure at once. `names` of ranks are for errors.
 
     >>> server = Rounds(ranks=[0, 1])
     >>> for event in (KeyDeclared(key=1, nbytes=4, step=0), Joined(0), Joined(1)):
@@ -87,11 +87,13 @@ class Rounds:
         consistency: Consistency = Sequential(),  # noqa: B008 (frozen)
         deadline: float = 120.0,
         grace: float = 0.0,
+        names: Sequence[str] = (),
     ) -> None:
+        self._names = tuple(names)
         self._known = frozenset(ranks)
         self._ranks = set(self._known)
         self._rule = self._sums = KeyRule(consistency)  # `_sums` is that of the store's own keys
-        self._deadline, self._grace = deadline, grace
+        self.deadline, self._grace = deadline, grace
         self._keys: dict[int, OneKey] = {}
         self._sessions: dict[tuple[int, int], _Session] = {}
         self._opened = 0  # sessions so far
@@ -241,27 +243,34 @@ class Rounds:
 
     def _lost(self, rank: int, session: _Session, reason: str) -> Iterable[Instruction]:
         session.lost = reason
-        return () if self._grace > 0 else [ServerFail((rank,), f"rank {rank} is lost: {reason}")]
+        return () if self._grace > 0 else [ServerFail((rank,), f"{self._named((rank,))} is lost: {reason}")]
 
     def _on_ticked(self, e: ServerTicked) -> Iterable[Instruction]:
         for (rank, _), session in self._sessions.items():
             if session.lost:
                 session.since = e.now if session.since is None else session.since
                 if e.now - session.since >= self._grace:
-                    return [ServerFail((rank,), f"rank {rank} did not come back in {self._grace:g} s: {session.lost}")]
+                    return [
+                        ServerFail(
+                            (rank,), f"{self._named((rank,))} did not come back in {self._grace:g} s: {session.lost}"
+                        )
+                    ]
         for key in self._keys.values():
             if key.stirred or not key.waits or key.since is None:
                 key.since, key.stirred = e.now if key.waits else None, False
-            elif e.now - key.since > self._deadline:
+            elif e.now - key.since > self.deadline:
                 return [self._late(key)]
         return ()
+
+    def _named(self, ranks: Sequence[int]) -> str:
+        return " and ".join(self._names[rank] for rank in ranks) if self._names else named(ranks)
 
     def _late(self, key: OneKey) -> ServerFail:
         ranks = tuple(key.missing())
         waiting = min(wait.step for wait in key.waits.values())
         what = f"step {waiting}" if waiting else "the initial value"
         which = f"of key {key.declared.name!r}"
-        return ServerFail(ranks, f"{what} {which} waits for {named(ranks)}; nothing came for {self._deadline:g} s")
+        return ServerFail(ranks, f"{what} {which} waits for {self._named(ranks)}; nothing came for {self.deadline:g} s")
 
 
 def _needs_whole(name: str) -> Refusal:
