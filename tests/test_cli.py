@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo.exporters import save_onnx
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops.errors import BudgetError
+from mezzo.ops.types import f32
 from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.load import load
 
 from .models import LIGHT, model, node, value
@@ -82,6 +85,17 @@ def test_explain_tells_kernels_and_memory() -> None:
 
 def test_explain_takes_sizes_as_check_does() -> None:
     assert "float32[7,1,8,8]" in as_json("explain", DIGITS, "--dim", "batch=7")["inputs"]
+
+
+def test_explain_tells_what_rounded_sizes_cost(tmp_path: Path) -> None:
+    rounded, exact = ["planned, rounded up", "known", "planned, rounded up"], ["planned", "from a template"]
+    for op, hows in (("Softmax", rounded), ("Hardmax", exact)):
+        g = GraphBuilder("net")
+        save_onnx(g.graph([g.op(op, g.input("x", f32(2, "length")), axis=-1)]), tmp_path / "net.onnx")
+        report = as_json("explain", str(tmp_path / "net.onnx"), "--sizes", "length=9..13", "--buckets", "auto")
+        assert [row["how"] for row in report["sizes"]] == hows
+        assert ("not_rounded_up" in report) == (op == "Hardmax")
+    assert report["not_rounded_up"].startswith("Hardmax: 'x' follows a size")
 
 
 def test_explain_tells_what_sizes_cost() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import numpy as np
@@ -100,6 +100,7 @@ def run(
 @click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
 @click.option("--sizes", "walks", metavar="DIM=1..512", multiple=True, help="Plan for sizes of a dim; what each costs.")
+@click.option("--buckets", type=click.Choice(["auto"]), help="Round sizes up where that is proven to change nothing.")
 @device_option
 @precision_option
 @shape_option
@@ -110,6 +111,7 @@ def explain(
     html: Path | None,
     budget: str | None,
     walks: tuple[str, ...],
+    buckets: Literal["auto"] | None,
     device: str,
     precision: str,
     shapes: tuple[str, ...],
@@ -133,7 +135,7 @@ def explain(
 
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}
-    session = load(model, device=device, precision=precision)
+    session = load(model, device=device, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
     parts = tuple(part for part, on in flags.items() if on) or (() if walks else tuple(flags))
 

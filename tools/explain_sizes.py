@@ -14,6 +14,7 @@ from ..ops import Tensor
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MezzoError
 from ..runtime.execution.session import Session
+from ..runtime.execution.session_stats import SessionStats
 from .fills import first_that_runs
 from .report import Table
 
@@ -69,8 +70,7 @@ def explain_sizes(
         before, begun = session.stats(), process_time()
         program = session.warmup({n: np.shape(a) for n, a in feeds.items()})
         ms, after = 1e3 * (process_time() - begun), session.stats()
-        new, template = after.planned > before.planned, after.from_template > before.from_template
-        return Planned(size, "from a template" if template else "planned" if new else "known", ms, program.arena_bytes)
+        return Planned(size, _came(before, after), ms, program.arena_bytes)
 
     for size in sizes:
         try:
@@ -78,9 +78,22 @@ def explain_sizes(
         except MezzoError as error:
             rows.append(Planned(size, f"refused: {error.message}", 0.0, 0))
     stats = session.stats()
-    facts = {"templates": stats.templates, "planned_from_a_template": stats.from_template}
+    facts: dict[str, Any] = {"templates": stats.templates, "planned_from_a_template": stats.from_template}
+    if stats.rounded:
+        facts["programs_of_rounded_sizes"] = stats.rounded
+    if reasons := session.compiled(session.signature.outputs).rounded.reasons:
+        facts["not_rounded_up"] = "; ".join(dict.fromkeys(reasons))
     table = Table("Sizes", (dim, "how", "median ms", "arena bytes"), [_row(list(g)) for _, g in groupby(rows, _how)])
     return table, facts
+
+
+def _came(before: SessionStats, after: SessionStats) -> str:
+    """How the program of a size came about, by the counters before and after."""
+    if after.rounded > before.rounded:
+        return "planned, rounded up"
+    if after.from_template > before.from_template:
+        return "from a template"
+    return "planned" if after.planned > before.planned else "known"
 
 
 def _how(planned: Planned) -> str:
