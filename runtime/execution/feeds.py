@@ -91,7 +91,7 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
             if not isinstance(value, dict):
                 raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
             return {key: _as_array(v, type.element, taken)[()] for key, v in value.items()}
-    if isinstance(value, GrowingArray):
+    if value.__class__ is GrowingArray or (value.__class__ is np.ndarray and _as_is(value, type)):
         return value
     if not isinstance(value, np.ndarray):
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
@@ -109,6 +109,11 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
     return np.ascontiguousarray(value).reshape(value.shape)
 
 
+def _as_is(array: Array, type: Tensor) -> bool:
+    """True for an array that operators take as it is; most are."""
+    return array.dtype is type.dtype.numpy and type.dtype is not DType.STRING and array.flags.c_contiguous
+
+
 def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
     """Return the errors of one feed; named dims must agree over all inputs."""
     if isinstance(want, Optional):
@@ -117,19 +122,20 @@ def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, st
         return [p for i, v in enumerate(array) for p in _misfits(f"{name}[{i}]", want.element, v, {})]
     if not isinstance(want, Tensor):
         return []
-    try:
-        have = type_of(array)
-    except Exception as error:
-        return [f"input {name!r}: {error}"]
-    assert isinstance(have, Tensor)
-    if have.dtype is not want.dtype:
-        return [f"input {name!r} is {have.dtype}, expected {want.dtype}"]
+    if not isinstance(array, np.ndarray) or array.dtype is not want.dtype.numpy:
+        try:
+            have = type_of(array)
+        except Exception as error:
+            return [f"input {name!r}: {error}"]
+        assert isinstance(have, Tensor)
+        if have.dtype is not want.dtype:
+            return [f"input {name!r} is {have.dtype}, expected {want.dtype}"]
     if want.dims is None:
         return []
-    if len(want.dims) != have.rank:
-        return [f"input {name!r} is {have}, expected rank {len(want.dims)} ({want})"]
+    if len(want.dims) != len(array.shape):
+        return [f"input {name!r} is {type_of(array)}, expected rank {len(want.dims)} ({want})"]
     found = []
-    for axis, (dim, size) in enumerate(zip(want.dims, have.sizes or array.shape, strict=True)):
+    for axis, (dim, size) in enumerate(zip(want.dims, array.shape, strict=True)):
         if isinstance(dim, int) and dim != size:
             found.append(f"input {name!r} has {size} in axis {axis}, expected {dim} ({want})")
         elif isinstance(dim, str):
