@@ -42,3 +42,8 @@ def executable_of(graph: Graph, options: Options, outputs: Sequence[str], learne
 
     collect(graph)
     return Executable(program, constants, graph)
+
+
+def declined(executable: Executable) -> bool:
+    """True if nothing computes a chain of operators as a whole, which was taken over from other sizes."""
+    return any(s.node.op == "Fused" and not s.choice.implementation for s in executable.program.all_steps())

@@ -18,7 +18,7 @@ from ..ir.graph import Graph, Node
 from ..ir.infer import infer
 from ..ir.prune import prune
 from ..passes.chains import Chains
-from .executable import Executable, executable_of
+from .executable import Executable, declined, executable_of
 from .growing import Growing, GrowingArray
 from .lower import Learned, Options
 from .padding import NO_CACHES, Axis, CacheSizes, NotPadded, PaddedGraph
@@ -46,6 +46,7 @@ class SizePattern:
     programs: OrderedDict[tuple[int, ...], PaddedProgram | str] = field(
         default_factory=OrderedDict[tuple[int, ...], Any]
     )
+    chains: Chains = field(default_factory=Chains)  # those that the first program found
 
     def values(self, types: Mapping[str, Type]) -> list[int] | None:
         """Return the values of the symbols for these types of the inputs; None if the pattern is not for them."""
@@ -278,7 +279,11 @@ class PaddedPrograms:
         options, budget = self.options, self.budget
         graph, state = padded_graph(pattern.traced, pattern.normal, pattern.open, values, pattern.caches)
         typed = simplified(infer(graph, budget=budget), options, budget)
-        bound = executable_of(fused(typed, options, budget, Chains()), options, self.names, self.learned)
+        known = bool(pattern.chains)
+        bound = executable_of(fused(typed, options, budget, pattern.chains), options, self.names, self.learned)
+        if known and declined(bound):
+            pattern.chains.clear()
+            bound = executable_of(fused(typed, options, budget, pattern.chains), options, self.names, self.learned)
         sized = pattern.traced.sized
         sources = [source for source, _, _ in state.places.values() if isinstance(source, str)]
         wanted = tuple(dict.fromkeys(n for n in (*graph.inputs, *sources) if n in sized.outputs))

@@ -16,7 +16,7 @@ from ..ir.prune import prune
 from ..passes import simplify
 from ..passes.chains import Chains
 from ..passes.gradient import write_gradients
-from .executable import Executable, executable_of
+from .executable import Executable, declined, executable_of
 from .lower import Learned, Options
 from .padded import PaddedPrograms
 from .rewriting import canonical, fused, simplified
@@ -80,7 +80,7 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
     graph = templates.graph(compiled.graph, types)
     if graph is not None:
         bound = _bound(graph, compiled)
-        if not _declined(bound):
+        if not declined(bound):
             return bound
         templates.drop("a kernel declined what it had taken for other sizes")
         chains.clear()
@@ -88,16 +88,11 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
     typed = simplified(infer(compiled.graph, types, budget=budget), options, budget)
     known = bool(chains)
     bound = _bound(fused(typed, options, budget, chains), compiled)
-    if known and _declined(bound):
+    if known and declined(bound):
         chains.clear()
         bound = _bound(fused(typed, options, budget, chains), compiled)
     templates.planned(types, bound.graph)
     return bound
-
-
-def _declined(bound: Executable) -> bool:
-    """True if nothing computes a chain as a whole."""
-    return any(s.node.op == "Fused" and not s.choice.implementation for s in bound.program.all_steps())
 
 
 def _bound(graph: Graph, compiled: Compiled) -> Executable:
