@@ -77,6 +77,13 @@ def rows(g: GraphBuilder, x: str) -> Any:
     return g.Reshape(g.Gemm(flat, g.const(W), g.const(W[0])), g.Shape(x))
 
 
+def backwards(g: GraphBuilder, x: str) -> Any:
+    """All rows by their places from the end, which follow from the length."""
+    n = g.Gather(g.Shape(x), g.const(1))
+    places = g.Range(g.const(-1), g.Neg(g.Add(n, g.const(1))), g.const(-1))
+    return g.GatherElements(x, g.Expand(g.Unsqueeze(places, g.const([0, 2])), g.Shape(x)), axis=1)
+
+
 SERVED: dict[str, Build] = {
     "attention": attention,
     "heads": heads,
@@ -98,6 +105,8 @@ SERVED: dict[str, Build] = {
     "whole numbers": lambda g, x: g.ReduceMax(g.Cast(g.Neg(g.Exp(x)), to=DType.INT32.onnx), g.const([1])),
     "truth": lambda g, x: g.ReduceMin(g.Cast(g.Greater(x, g.const(np.float32(-9))), to=DType.INT64.onnx), g.const([1])),
     "of its length": lambda g, x: g.Div(x, g.Cast(g.Gather(g.Shape(x), g.const(1)), to=DType.FLOAT.onnx)),
+    "elements": lambda g, x: g.GatherElements(g.Exp(x), g.Cast(g.Greater(x, g.const(np.float32(0))), to=7), axis=2),
+    "places of its length": backwards,
     "its shape": lambda g, x: (g.Shape(x), g.Exp(x)),
     "places": lambda g, x: g.ArgMax(x, axis=2),
     "expanded": lambda g, x: g.Mul(x, g.Expand(g.const(W[0]), g.Shape(x))),

@@ -244,6 +244,19 @@ def gather_nd(g: PaddedGraph, node: Node) -> None:
     g.emit(node, (node.inputs[0], at), {node.outputs[0]: lying})
 
 
+@rule_for("GatherElements")
+def gather_elements(g: PaddedGraph, node: Node) -> None:
+    x, places = (g.value(n) for n in node.inputs)
+    axis = int(node.attrs.get("axis", 0)) % len(x.axes)
+    for a, pair in enumerate(zip(x.axes, places.axes, strict=True)):
+        if a != axis and pair[0] != pair[1] and any(map(g.pads, pair)):
+            raise refused(node, "operands are padded in other ways")
+    at = g.place(node.inputs[1], x.axes[axis : axis + 1]) if g.pads(x.axes[axis]) else node.inputs[1]
+    for i in range(len(places.axes)):
+        at = g.filled(node, at, i, 0.0)
+    g.emit(node, (node.inputs[0], at), {node.outputs[0]: Lying(x.dtype, places.axes)})
+
+
 @rule_for("Slice")
 def sliced(g: PaddedGraph, node: Node) -> None:
     """Slices of axes with padding: whole, from the beginning to a size, or of a number of elements."""
