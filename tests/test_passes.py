@@ -385,3 +385,20 @@ def test_what_a_chain_reads_twice_is_not_overwritten() -> None:
         for name, want in evaluate(graph, feeds).items():
             got = Session(graph).run(feeds)[name]
             assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_names_of_new_values_are_their_own() -> None:
+    """A model whose values are called as a rule calls its own keeps them."""
+
+    def net(scale: str, scaled: str) -> Graph:
+        g = GraphBuilder("net")
+        x, s = g.input("x", f32(2, 3, 4, 4)), g.input(scale, f32(3, 1, 1))
+        g.add(Node("Exp", (x,), (scaled,)))
+        numbers = (g.const(np.array(a, np.float32)) for a in ([1, 2, 3], [0.5, 0, 1], [0, 1, 2], [1, 4, 9]))
+        g.add(Node("BatchNormalization", (x, *numbers), ("y",)))
+        return g.graph([g.Add(g.Mul("y", s), scaled)])
+
+    rng = np.random.default_rng(0)
+    x, s = rng.standard_normal((2, 3, 4, 4)).astype(np.float32), rng.standard_normal((3, 1, 1)).astype(np.float32)
+    want = Session(net("s", "e"))(x, s)
+    np.testing.assert_array_equal(Session(net("y:scale", "y:scaled"))(x, s), want)

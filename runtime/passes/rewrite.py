@@ -226,14 +226,15 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[RewriteDeclined]
     names: dict[str, str] = {}
     nodes: list[Node] = []
     constants: dict[str, Array] = {}
-    taken = dict(graph.initializers)
+    taken, values = dict(graph.initializers), {*graph.inputs, *producers}
     for node in graph.nodes:
         done = _first(graph, by_op.get((node.domain, node.op), ()), node, producers, uses, declined)
         if done is None:
             nodes.append(node)
             continue
-        done = _apart(done, taken)
+        done = _apart(done, node, taken, values)
         taken |= done.constants
+        values |= {o for n in done.nodes for o in n.outputs}
         nodes += [replace(n, origin=n.origin or (node.name,), where=n.where or node.where) for n in done.nodes]
         names |= {old: _last(names, new) for old, new in done.values.items()}
         constants |= done.constants
@@ -244,18 +245,24 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[RewriteDeclined]
     return graph.but(nodes=tuple(nodes), initializers=initializers, types=types).rename(names)
 
 
-def _apart(done: Replacement, taken: Mapping[str, Array]) -> Replacement:
-    """The replacement with constants under names of their own: of an earlier one other nodes may read, once equal
-    constants are merged."""
+def _apart(done: Replacement, root: Node, taken: Mapping[str, Array], values: AbstractSet[str]) -> Replacement:
+    """The replacement with names of its own for constants and for results that are not the root's: a value of the graph
+    may be called so, and of an earlier constant other nodes may read, once equal ones are merged."""
     names: dict[str, str] = {}
     for name, array in done.constants.items():
-        while taken.get(names.get(name, name), array) is not array:
-            names[name] = f"{names.get(name, name)}'"
+        while (now := names.get(name, name)) in values or taken.get(now, array) is not array:
+            names[name] = f"{now}'"
+    for name in (o for n in done.nodes for o in n.outputs if o and o not in root.outputs):
+        while (now := names.get(name, name)) in values or now in taken:
+            names[name] = f"{now}'"
     if not names:
         return done
-    nodes = tuple(replace(n, inputs=tuple(names.get(i, i) for i in n.inputs)) for n in done.nodes)
+    nodes = tuple(
+        replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), outputs=tuple(names.get(o, o) for o in n.outputs))
+        for n in done.nodes
+    )
     constants = {names.get(n, n): a for n, a in done.constants.items()}
-    return replace(done, nodes=nodes, constants=constants)
+    return replace(done, nodes=nodes, constants=constants, values={v: names.get(n, n) for v, n in done.values.items()})
 
 
 def _roots(pattern: Pattern, present: AbstractSet[tuple[str, str]]) -> list[tuple[str, str]]:
