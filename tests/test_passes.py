@@ -387,15 +387,6 @@ def test_what_a_chain_reads_twice_is_not_overwritten() -> None:
             assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def test_names_of_new_ends_are_their_own() -> None:
-    """Where an unused part of a Split makes a Slice of the other."""
-    g = GraphBuilder("net")
-    x, ends = g.input("x", f32(4, 3)), g.input("part:to", f32(2, 3))
-    g.add(Node("Split", (x,), ("part", ""), {"axis": 0, "num_outputs": 2}))
-    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
-    np.testing.assert_array_equal(Session(g.graph([g.Add("part", ends)]))(rows, rows[:2]), 2 * rows[:2])
-
-
 def test_names_of_new_values_are_their_own() -> None:
     """A model whose values are called as a rule calls its own keeps them."""
 

@@ -88,7 +88,7 @@ def explain_sizes(
 
 
 def _came(before: SessionStats, after: SessionStats) -> str:
-    """How the program of a size came about, by the counters before and after."""
+    """Return how the program of a size came about, by the counters before and after."""
     if after.rounded > before.rounded:
         return "planned, rounded up"
     if after.from_template > before.from_template:
