@@ -20,6 +20,7 @@ from mezzo.runtime.compile.program import Port
 from mezzo.runtime.execution.cache_pairs import CachePair, cache_pairs
 from mezzo.runtime.execution.cached_session import CachedSession
 from mezzo.runtime.execution.conversation import Conversation
+from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 
 SMALL = {"layers": 2, "width": 32, "heads": 2, "vocabulary": 100, "places": 64}
@@ -343,6 +344,39 @@ def test_a_past_that_others_read_is_not_written() -> None:
         (change,) = conversation.run({"x": row[None, None]}).values()
         np.testing.assert_allclose(change[0, 0], row, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(conversation._state.caches.arrays[0][0, :20], rows)
+
+
+def test_pairs_that_cross() -> None:
+    """Two caches that change places at each step: neither is written in the other's."""
+    g = GraphBuilder("decoder")
+    x, a, b = g.input("x", f32("b", "s", 512)), g.input("pa", f32("b", "p", 512)), g.input("pb", f32("b", "p", 512))
+    g.add(Node("Concat", (a, x), ("na",), {"axis": 1}))
+    g.add(Node("Concat", (b, g.Neg(x)), ("nb",), {"axis": 1}))
+    graph = g.graph([g.Add(g.ReduceSum("na", g.const([1])), g.Exp(g.ReduceMax("nb", g.const([1])))), "na", "nb"])
+    session, exact = CachedSession(graph, cache={"pa": "nb", "pb": "na"}), Session(graph)
+    conversation, pasts = session.conversation(), (np.zeros((1, 0, 512), np.float32),) * 2
+    for i in range(6):
+        row = np.random.default_rng(i).standard_normal((1, 1, 512)).astype(np.float32)
+        if i == 3:
+            fork, rooms = conversation.fork(), [r.copy() for r in conversation._state.caches.arrays]
+        (answer,) = conversation.run({"x": row}).values()
+        want, na, nb = exact.run({"x": row, "pa": pasts[0], "pb": pasts[1]}).values()
+        np.testing.assert_allclose(answer, want, rtol=1e-4, atol=1e-4)
+        pasts = nb, na
+    assert all((p == q).all() for p, q in zip(fork._state.caches.arrays, rooms, strict=True))
+
+
+@pytest.mark.parametrize("how", ["wrong", "late"])
+def test_a_run_that_fails_holds_no_memory(how: str) -> None:
+    session = wide(places=400)
+    for n in (130, 200, 300):
+        conversation = session.conversation()
+        conversation.run({"input_ids": np.ones((1, n), np.int64)})
+        conversation.run(ids(1))
+        with pytest.raises(mz.MezzoError):
+            conversation.run(ids(1000 if how == "wrong" else 1), deadline=0.0 if how == "late" else None)
+        del conversation
+        assert session.cache_memory.used == 0
 
 
 def test_masks_and_positions() -> None:

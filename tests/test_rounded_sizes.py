@@ -245,6 +245,37 @@ def test_prompts_before_an_empty_cache_are_rounded() -> None:
     assert (auto.stats().rounded, auto.stats().programs) == (2, 0)
 
 
+def test_what_is_refused_for_some_sizes_is_not_for_others() -> None:
+    """Neither sizes of 0 and 1, for which nothing is left to round, nor feeds that do not fit use up the attempts."""
+    graph = past(GraphBuilder("decoder"), new="length")
+    auto = Session(graph, buckets="auto")
+
+    def feeds(batch: int, seen: int, length: int, masked: int | None = None) -> dict[str, Any]:
+        return {
+            "past": RNG.standard_normal((batch, seen, 6)).astype(np.float32),
+            "new": RNG.standard_normal((batch, length, 6)).astype(np.float32),
+            "mask": np.ones((batch, seen + length if masked is None else masked), np.int64),
+        }
+
+    for batch in range(1, 12):
+        auto.run(feeds(batch, 0, 1))
+        with pytest.raises(mz.MezzoError):
+            auto.run(feeds(batch, 7, 5, 9))
+    planned = auto.stats().planned
+    for seen in range(5, 30):
+        auto.run(feeds(1, seen, 1))
+        auto.run(feeds(3, seen, 9))
+    assert auto.stats().planned == planned
+
+
+def test_a_ceiling_that_holds_the_sizes_as_they_are() -> None:
+    graph = graph_of(attention, 1, "length", 6)
+    arenas = [Session(graph).warmup({"x": (1, n, 6)}).arena_bytes for n in (33, 36)]
+    auto, x = Session(graph, buckets="auto", max_memory=sum(arenas) // 2), RNG.standard_normal((1, 33, 6))
+    auto(x.astype(np.float32))
+    assert (auto.stats().rounded, auto.stats().programs) == (1, 1), "the rounded program has no room"
+
+
 def test_bfloat16_and_numpy_alone() -> None:
     graph = graph_of(attention, 1, "length", 6)
     for options in ({"precision": "bf16"}, {"onednn": False}):

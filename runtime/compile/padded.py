@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Any
@@ -28,7 +28,10 @@ from .sizes import NormalSizes, Size
 from .template import NoTemplate, Traced, evaluated, traced
 
 MOST_PROGRAMS = 256  # of one pattern
-MOST_PATTERNS = 8  # traces of a graph, and reasons why there was none
+MOST_PATTERNS = 8  # traces of a graph
+MOST_TRIES = 4  # traces for sizes of one kind that came to nothing: two sizes that are equal by chance may be why
+MOST_KINDS = 32
+MOST_ERRORS = 32  # traces that ended in an error of an operator
 MOST_SIZES = 64  # of one program, of which what follows from them is kept
 MOST_SERVED = 512  # sizes of inputs, of which the program is remembered
 
@@ -200,10 +203,19 @@ def sizes_of(types: Mapping[str, Type]) -> Sizes:
     return tuple([t.dims if isinstance(t, Tensor) else None for t in types.values()])
 
 
+def _kind(types: Mapping[str, Type]) -> Sizes:
+    """Return which sizes are 0, 1 or more: they are treated otherwise, by operators and by passes."""
+    return tuple([tuple(min(n, 2) for n in t.sizes) if isinstance(t, Tensor) else None for t in types.values()])
+
+
 @dataclass(slots=True, eq=False)
 class PaddedPrograms:
-    """The programs for rounded sizes of one graph, whose outputs have public `names`; `reasons` tells why there was
-    none."""
+    """The programs for rounded sizes of one graph, whose outputs have public `names`.
+
+    `patterns` are in the order of their last use. `reasons` tells why there was none, `failed` how often for sizes of a
+    kind (see `_kind`): what a rule refuses for a few it refuses for the rest. Errors of the operators are not counted
+    there: whoever feeds what does not fit shall change nothing for others.
+    """
 
     graph: Graph
     names: tuple[str, ...]
@@ -211,6 +223,8 @@ class PaddedPrograms:
     budget: Budget
     patterns: list[SizePattern] = field(default_factory=list[SizePattern])
     reasons: list[str] = field(default_factory=list[str])
+    failed: Counter[Sizes] = field(default_factory=Counter[Any])
+    errors: int = 0
     _served: OrderedDict[Sizes, Served | None] = field(default_factory=OrderedDict[Any, Any])
     learned: Learned = field(default_factory=Learned)
 
@@ -230,6 +244,8 @@ class PaddedPrograms:
             values = pattern.values(types)
             if values is None:
                 continue
+            self.patterns.remove(pattern)
+            self.patterns.insert(0, pattern)
             program = self._program(pattern, values)
             return None if isinstance(program, str) else (program, tuple(values))
         return None
@@ -248,15 +264,26 @@ class PaddedPrograms:
                 del pattern.programs[key]
 
     def _another(self, types: Mapping[str, Type]) -> Iterator[SizePattern]:
-        if len(self.patterns) + len(self.reasons) >= MOST_PATTERNS:
+        kind = _kind(types)
+        if self.failed[kind] >= MOST_TRIES or len(self.failed) > MOST_KINDS or self.errors >= MOST_ERRORS:
             return
         try:
             pattern = _pattern(self.graph, types, self.options, self.budget)
-        except (NoTemplate, NotPadded, NotSymbolic, MezzoError) as error:
-            self.reasons.append(str(error))
+        except (NoTemplate, NotPadded, NotSymbolic) as error:
+            self.failed[kind] += 1
+            self._note(str(error))
+        except MezzoError as error:
+            self.errors += 1
+            self._note(str(error))
         else:
-            self.patterns.append(pattern)
+            self.patterns.insert(0, pattern)
+            del self.patterns[MOST_PATTERNS:]
+            self._served.clear()  # others may be served now, and programs of the last one are kept no longer
             yield pattern
+
+    def _note(self, reason: str) -> None:
+        if reason not in self.reasons and len(self.reasons) < MOST_KINDS:
+            self.reasons.append(reason)
 
     def _program(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram | str:
         """The program for these values, or the reason why there is none."""

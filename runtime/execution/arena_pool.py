@@ -58,7 +58,7 @@ class ArenaPool:
     def __init__(
         self, executor: Executor, pool: Pool, most: int, ceiling: int | None, spare: int = 0, owner: str = ""
     ) -> None:
-        self.most, self._ceiling, self._spare, self._owner = most, ceiling, spare, owner
+        self.most, self.ceiling, self._spare, self._owner = most, ceiling, spare, owner
         self._executor, self._pool = executor, pool
         self._all: list[Arena] = []
         self._free: list[Arena] = []
@@ -149,7 +149,7 @@ class ArenaPool:
         # Who waits has put a ticket into the queue before looking for seats: either it finds this one, or its ticket is
         # seen here.
         self._free.append(seat)
-        if self._queue or self._ceiling is not None:
+        if self._queue or self.ceiling is not None:
             with self._changed:
                 self._pool.room = self._room()
                 self._changed.notify_all()
@@ -207,7 +207,7 @@ class ArenaPool:
                 if len(free) < len(self._all):
                     return None
                 raise BudgetError(
-                    f"this run needs an arena of {nbytes} bytes, max_memory is {self._ceiling}",
+                    f"this run needs an arena of {nbytes} bytes, max_memory is {self.ceiling}",
                     where=self._owner,
                     hint="raise max_memory, or run smaller inputs (`mezzo explain --budget` tells the largest batch)",
                 )
@@ -221,27 +221,27 @@ class ArenaPool:
 
     def _make_room(self, nbytes: int, seat: Arena, free: list[Arena]) -> bool:
         """Return True if an arena of `nbytes` fits under the ceiling, after idle memory is released."""
-        if self._ceiling is None:
+        if self.ceiling is None:
             return True
         taken = sum(int(s.arena.nbytes) for s in self._all if s is not seat)
-        if taken + self._pool.held() + nbytes > self._ceiling:
+        if taken + self._pool.held() + nbytes > self.ceiling:
             self._pool.trim()
             for other in free:
                 if other is not seat:
                     taken -= other.clear()
-        return taken + self._pool.held() + nbytes <= self._ceiling
+        return taken + self._pool.held() + nbytes <= self.ceiling
 
     def _with_slack(self, nbytes: int, seat: Arena) -> int:
         """Return how large a seat's arena becomes: half as large again as it was, if the ceiling allows. To outgrow it
         costs all its instances, and sizes that grow by one (a decoder's cache) would outgrow it in every run."""
         wanted = max(nbytes, int(seat.arena.nbytes) * 3 // 2)
-        if self._ceiling is None:
+        if self.ceiling is None:
             return wanted
         others = sum(int(s.arena.nbytes) for s in self._all if s is not seat)
-        return max(nbytes, min(wanted, self._ceiling - others - self._pool.held()))
+        return max(nbytes, min(wanted, self.ceiling - others - self._pool.held()))
 
     def _room(self) -> int | None:
         """Return the bytes that the ceiling leaves for the pool."""
-        if self._ceiling is None:
+        if self.ceiling is None:
             return None
-        return self._ceiling - sum(int(s.arena.nbytes) for s in self._all)
+        return self.ceiling - sum(int(s.arena.nbytes) for s in self._all)

@@ -73,12 +73,19 @@ class CacheMemory:
             self._used += nbytes
 
 
+class Shared:
+    """A mark on arrays that another conversation may hold, too; caches that have an array of others have their mark."""
+
+    def __init__(self) -> None:
+        self.now = False
+
+
 class _Caches:
     """Arrays of all caches of a conversation, with room for rows to come. Rows that count are never written again,
-    those behind them only if the arrays are not `forked`: then another conversation may hold them, too."""
+    those behind them only if the arrays are not `shared` with another conversation."""
 
-    def __init__(self, arrays: tuple[Array, ...], rows: int) -> None:
-        self.arrays, self.rows, self.forked = arrays, rows, False
+    def __init__(self, arrays: tuple[Array, ...], rows: int, shared: Shared | None = None) -> None:
+        self.arrays, self.rows, self.shared = arrays, rows, shared or Shared()
 
     @property
     def nbytes(self) -> int:
@@ -172,14 +179,15 @@ class Conversation:
                 )
             mask = self._mask(feeds.get(MASK) if session.masked else None, state.mask, length, total)
             fed = {**feeds, **self._around(feeds, mask, length, total)}
+            writable = not caches.shared.now  # a fork from now on holds the rows that there are, and no others
             for pair, array in zip(session.caches, caches.arrays, strict=True):
                 if pair.past in feeds:
                     raise InputError(
                         f"{pair.past!r} is fed by the conversation", hint="leave it out, or use Session.run"
                     )
-                fed[pair.past] = self._past(pair, array, length)
+                fed[pair.past] = self._past(pair, array, length, writable)
             rows = rounded_rows(total) if session.rounds else total
-            more = 0 if session.rounds and rows == caches.rows and not caches.forked else self._row_bytes * rows
+            more = 0 if session.rounds and rows == caches.rows and writable else self._row_bytes * rows
             with memory.expected(more):
                 results = session.run(fed, names=wanted, deadline=deadline, cancel=cancel)
                 presents = tuple(results.pop(pair.present) for pair in session.caches)
@@ -195,12 +203,12 @@ class Conversation:
             self._state = _State(caches, total, mask)
             return results
 
-    def _past(self, pair: CachePair, array: Array, length: int) -> Array:
+    def _past(self, pair: CachePair, array: Array, length: int, writable: bool) -> Array:
         """A cache as it is fed: its rows that count, with the room behind them where the session takes it."""
         if not self.session.rounds:
             return array
         heads = (slice(None),) * pair.time + (slice(length),)
-        return GrowingArray.of(array, heads, writable=not self._state.caches.forked)
+        return GrowingArray.of(array, heads, writable=writable)
 
     def _kept(self, presents: tuple[Array, ...], before: _Caches, expected: int) -> _Caches:
         """Return the caches of a run, counted as far as it lies elsewhere than the caches before."""
@@ -208,14 +216,18 @@ class Conversation:
         known = {id(a) for a in before.arrays}
         self.session.cache_memory.hold((a for a in arrays if id(a) not in known), expected)
         time = self.session.caches[0].time
-        return before if known >= {id(a) for a in arrays} else _Caches(arrays, arrays[0].shape[time])
+        if all(a is b for a, b in zip(arrays, before.arrays, strict=True)):
+            return before
+        shared = before.shared if any(id(a) in known for a in arrays) else Shared()
+        return _Caches(arrays, arrays[0].shape[time], shared)
 
     def fork(self) -> Conversation:
         """A conversation that goes on from here on its own. Nothing is copied: the first of both that runs takes memory
         of its own, and so does the other."""
         other = Conversation(self.session, self.batch)
-        other._state = self._state
-        other._state.caches.forked = True
+        state = self._state
+        state.caches.shared.now = True
+        other._state = state
         return other
 
     def truncate(self, length: int) -> None:
@@ -231,7 +243,7 @@ class Conversation:
             rows = rounded_rows(length) if self.session.rounds else length
             if rows < caches.rows:
                 pairs, memory, nbytes = self.session.caches, self.session.cache_memory, self._row_bytes * rows
-                with memory.expected(nbytes if caches.forked else 0):  # else it will be less than before
+                with memory.expected(nbytes if caches.shared.now else 0):  # else it will be less than before
                     arrays = tuple(p.first(a, length, rows) for p, a in zip(pairs, caches.arrays, strict=True))
                     memory.hold(arrays, nbytes)
                 caches = _Caches(arrays, rows)

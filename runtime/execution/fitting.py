@@ -83,12 +83,16 @@ class ProvenBuckets:
         sizes = None if program is None else program.at(values)
         if program is None or sizes is None:
             return Fitted({name: plain(array) for name, array in arrays.items()})
+        if not session.has_room(program.executable.program.arena_bytes):
+            return Fitted({name: plain(array) for name, array in arrays.items()})
         feeds = program.feeds(arrays, sizes)
         growing = {output: x for output, name in self.pasts.items() if isinstance(x := arrays[name], GrowingArray)}
         buffers = {
             output: feeds[name]
             for output, name in program.growing.appended.items()
-            if output in growing and (growing[output].writable or feeds[name] is not growing[output].room)
+            if output in growing
+            and self.pasts[output] == name
+            and (growing[output].writable or feeds[name] is not growing[output].room)
         }
         return Fitted(feeds, partial(program.cut, sizes=sizes, kept=growing), program.executable, buffers)
 

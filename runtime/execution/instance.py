@@ -100,6 +100,7 @@ class Instance:
         moving = {life.value for life in places if life.space in (Space.INPUT, Space.OUTPUT)}
         self._moving: dict[int, list[tuple[Place, str]]] = {}
         self._rebinds: dict[int, Rebinds] = {}
+        self._holding: list[Callable[[], None]] = []  # of rebound calls that hold arrays: to let go of them
         self.calls: list[Callable[[], Any]] = []
         self._shared = {}
         for i, step in enumerate(program.steps):
@@ -338,6 +339,8 @@ class Instance:
                 if not hasattr(prepared, "rebind"):  # `isinstance` of a protocol takes as long as some steps
                     continue
                 call = self._rebinds[i] = cast(Rebinds, prepared)
+                if hasattr(prepared, "let_go"):
+                    self._holding.append(prepared.let_go)
             for place, name in places:
                 call.rebind(place, self.arrays[name])
 
@@ -346,6 +349,8 @@ class Instance:
         for i in self._moving:
             if i not in self._rebinds:
                 self.calls[i] = _not_yet
+        for let_go in self._holding:
+            let_go()
         for name in self._foreign:
             self.arrays.pop(name, None)
 

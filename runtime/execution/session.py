@@ -253,6 +253,10 @@ class Session:
         instance = self._seats.instance(self.bound)
         return tuple((r.index, r.reason) for r in instance.refused) if instance is not None else ()
 
+    def has_room(self, nbytes: int) -> bool:
+        """Return True if an arena of so many bytes may be made at all."""
+        return self._seats.ceiling is None or nbytes <= self._seats.ceiling
+
     def trim(self) -> int:
         """Give back the arenas that no run is using and the pool's idle bytes; returns how many bytes that were."""
         return self._seats.trim()

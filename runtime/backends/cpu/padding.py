@@ -84,7 +84,7 @@ class ConcatHeads:
 
 
 class _Heads:
-    """One call of ConcatHeads. Of buffers that are bound for a run it keeps none behind that."""
+    """One call of ConcatHeads. It keeps no buffer that is bound for a run behind that: see `let_go`."""
 
     def __init__(self, inputs: list[Array], out: Array, axis: int) -> None:
         self._outer, self._axis = math.prod(out.shape[:axis]), axis
@@ -113,5 +113,8 @@ class _Heads:
                 there[:, at : at + n] = part[:, :n]
             at += n
         there[:, at:] = 0
+
+    def let_go(self) -> None:
+        """Forget what was bound."""
         for place in self._moving:
-            del arrays[place]
+            self._arrays.pop(place, None)
