@@ -248,7 +248,7 @@ def test_a_frozen_worker_is_named_by_all_others(
     scenario: str, hosts: str, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of another host, and where the deadline is one of the script that the servers' environment does not have."""
-    monkeypatch.setenv("KV_DEADLINE", "6")
+    monkeypatch.setenv("KV_DEADLINE", f"{SHORT}")
     with job(tmp_path, scenario, tuple(hosts), servers, deadline=LONG) as made:
         end = time.monotonic() + LONG
         while len([*tmp_path.glob("runs-*")]) < 3 and time.monotonic() < end:
@@ -256,7 +256,7 @@ def test_a_frozen_worker_is_named_by_all_others(
             time.sleep(0.02)
         os.kill(made.processes["worker1"].pid, signal.SIGSTOP)
         for name in ("worker0", "worker2"):
-            made.processes[name].wait(6 + SLACK)
+            made.processes[name].wait(SHORT + SLACK)
             error = json.loads((tmp_path / f"{name}.out").read_text().splitlines()[-1])["error"]
             assert "missing rank 1" in error, error
 
