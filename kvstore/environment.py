@@ -37,6 +37,7 @@ TICK = 0.05  # seconds between looks at the clock, at most
 # Seconds beyond the deadline that a wait goes on where somebody else may know better who is missing: the workers of a
 # host of each other, then servers of hosts, then who speaks to servers of these, and then the others on its host.
 BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 0.15, 0.3, 0.45
+ATTEMPT = "MEZZO_ATTEMPT"  # variable of a launcher: how many times the job was begun before
 MOST = 1 << 16  # workers or servers of one job
 _T = TypeVar("_T")
 
@@ -126,6 +127,12 @@ class Environment:
 def present(given: Mapping[str, str] | None = None) -> bool:
     """True if a launcher has set any variable of the contract."""
     return any(name.startswith("DMLC_") for name in (os.environ if given is None else given))
+
+
+def attempt() -> int:
+    """How many times a launcher has begun this job before, from the environment; 0 where it does not say."""
+    text = os.environ.get(ATTEMPT, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def local(address: str) -> bool:

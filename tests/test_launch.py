@@ -18,9 +18,11 @@ import pytest
 from mezzo.kvstore.environment import Environment
 from mezzo.ops.errors import InputError
 from mezzo.runtime.environment import processors
+from mezzo.tools import crew
 from mezzo.tools import launch as module
 from mezzo.tools.cli import cli
-from mezzo.tools.launch import Member, command_of, launch, members
+from mezzo.tools.crew import Member
+from mezzo.tools.launch import Scale, command_of, launch, members
 from mezzo.tools.prefix import _prefixes
 
 PATIENCE = 30.0  # seconds: ten times what anything here takes
@@ -163,12 +165,99 @@ def test_a_worker_is_blamed_before_those_who_heard_of_it(
     heard = "import sys; sys.exit(1)"
     late = "import sys, time; time.sleep(0.3); sys.exit(4)"
     with monkeypatch.context() as patient:
-        patient.setattr(module, "SETTLE", PATIENCE)
+        patient.setattr(crew, "SETTLE", PATIENCE)
         assert launch([member(heard, role="scheduler"), member(SLEEP, rank=0), member(late, rank=1)]) == 4
     assert "worker 1 ended with exit code 4" in capfd.readouterr().err
-    monkeypatch.setattr(module, "SETTLE", 0.2)
+    monkeypatch.setattr(crew, "SETTLE", 0.2)
     assert launch([member(heard, role="scheduler"), member(SLEEP, rank=0)]) == 1
     assert "scheduler ended with exit code 1" in capfd.readouterr().err
+
+
+def test_who_was_killed_is_blamed_before_who_heard_of_it(capfd: pytest.CaptureFixture[str]) -> None:
+    """A signal is nobody else's doing, whatever role the process has."""
+    killed = "import os, signal, time; time.sleep(0.1); os.kill(os.getpid(), signal.SIGKILL)"
+    job = [member(killed, role="server"), member("import sys; sys.exit(1)"), member(SLEEP, rank=1)]
+    assert launch(job) == 128 + signal.SIGKILL
+    assert "server 0 ended by SIGKILL" in capfd.readouterr().err
+
+
+def counted(folder: Path, code: str) -> Any:
+    """A job whose workers note in a folder when they were started, and then run some Python."""
+    begun = f"import os, sys, time; open(sys.argv[1] + '/' + str(time.monotonic_ns()), 'w').close()\n{code}"
+
+    def job(scale: Scale) -> list[Member]:
+        (folder / f"attempt {scale.attempt}").mkdir(parents=True)
+        given = folder / f"attempt {scale.attempt}", scale.attempt
+        return [member(begun, *given, rank=rank) for rank in range(scale.workers)]
+
+    return job
+
+
+def test_a_job_begins_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fails_twice = counted(tmp_path / "a", "sys.exit(7 if int(sys.argv[2]) < 2 else 0)")
+    assert launch(fails_twice, restarts=1, workers=2) == 7
+    assert launch(counted(tmp_path / "b", "sys.exit(7 if int(sys.argv[2]) < 2 else 0)"), restarts=2, workers=2) == 0
+    begun = {path.name: len(list(path.iterdir())) for path in (tmp_path / "b").iterdir()}
+    assert begun.keys() == {"attempt 0", "attempt 1", "attempt 2"}
+    assert begun["attempt 2"] == 2
+    assert "all start again; 0 more restarts would follow" in capfd.readouterr().err
+
+
+SCALED = """
+import sys
+from pathlib import Path
+from mezzo.tools.launch import launch
+from tests.test_launch import counted
+
+print("ready", flush=True)
+waits = "while True: time.sleep(60)" if sys.argv[2] == "waits" else "time.sleep(0 if int(sys.argv[2]) == 2 else 60)"
+sys.exit(launch(counted(Path(sys.argv[1]), waits), workers=2))
+"""
+
+
+def scaled(folder: Path, how: str) -> subprocess.Popen[bytes]:
+    root = Path(__file__).parents[1]
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", SCALED, str(folder), how]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE)
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def started(folder: Path, attempt: int) -> int:
+    where = folder / f"attempt {attempt}"
+    return len(list(where.iterdir())) if where.exists() else 0
+
+
+def test_workers_fewer_and_more(tmp_path: Path) -> None:
+    with scaled(tmp_path, "scales") as process:
+        until(lambda: started(tmp_path, 0) == 2)
+        process.send_signal(signal.SIGUSR2)
+        until(lambda: started(tmp_path, 1) == 3)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(PATIENCE) == 0
+    assert started(tmp_path, 2) == 2
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*found, *(each for child in found for each in children(child))]
+
+
+def test_a_launcher_that_is_killed_leaves_nobody(tmp_path: Path) -> None:
+    with scaled(tmp_path, "waits") as process:
+        until(lambda: started(tmp_path, 0) == 2)
+        those = children(process.pid)
+        assert len(those) == 3
+        process.kill()
+        process.wait(PATIENCE)
+        until(lambda: not any(map(alive, those)))
 
 
 MEETS = """
@@ -253,6 +342,9 @@ def test_train_starts_itself_again(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["model.onnx", "data.npz", "-o", "out.onnx", "-n", "3", "--batch", "8", "--freeze", "a b*"]
     cli.main(["train", *given], standalone_mode=False)
     ((job, how),) = started
-    assert [m.name for m in job] == ["scheduler", "worker 0", "worker 1", "worker 2"]
-    assert {m.command for m in job[1:]} == {(sys.executable, "-m", "mezzo", "train", *given)}
-    assert how == {"bare": {"worker 0"}}
+    for attempt in (0, 2):
+        made = job(Scale(attempt, 3))
+        assert [m.name for m in made] == ["scheduler", "worker 0", "worker 1", "worker 2"]
+        assert {m.command for m in made[1:]} == {(sys.executable, "-m", "mezzo", "train", *given)}
+        assert {m.environment["MEZZO_ATTEMPT"] for m in made} == {str(attempt)}
+    assert how == {"bare": {"worker 0"}, "restarts": 0, "workers": 3}

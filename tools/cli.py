@@ -40,6 +40,13 @@ shape_option = click.option(
     metavar="NAME=SIZES",
     help="An input's shape (x=1,3,224,224) or a dim (batch=8).",
 )
+restarts_option = click.option(
+    "--restarts",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How often the job begins again after a failure, from what it has saved.",
+)
 seed_option = click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
 
 
@@ -261,18 +268,29 @@ def bench(
 )
 @click.option("--hosts", default=1, show_default=True, type=click.IntRange(1), help="Pretend so many machines.")
 @click.option("--grace", default=5.0, show_default=True, help="Seconds that a process has to end when it is asked to.")
+@restarts_option
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def launch(workers: int, servers: int, hosts: int, grace: float, script: str, args: tuple[str, ...]) -> None:
+def launch(
+    workers: int, servers: int, hosts: int, grace: float, restarts: int, script: str, args: tuple[str, ...]
+) -> None:
     """Run SCRIPT (a .py file or a program) with ARGS as the workers of a job on this machine.
 
     `mezzo.kv.create("dist_sync")` in the script then is the store that they share. Everything ends when one process
-    ends badly; the exit code is that of the first to do so.
+    ends badly; the exit code is that of the first to do so. SIGUSR1 and SIGUSR2 begin the job again with a worker fewer
+    or more.
     """
-    from .launch import command_of, members
+    from .crew import Member
+    from .launch import Scale, command_of, members
     from .launch import launch as run
 
-    sys.exit(run(members(command_of(script, args), workers, servers, hosts), grace=grace))
+    command = command_of(script, args)
+    members(command, workers, servers, hosts)  # numbers that make no job are told before anything starts
+
+    def job(scale: Scale) -> tuple[Member, ...]:
+        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt)
+
+    sys.exit(run(job, grace=grace, restarts=restarts, workers=workers))
 
 
 class _Again(click.Command):
@@ -357,6 +375,7 @@ class _Again(click.Command):
     "--checkpoint", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the training is kept, at Ctrl-C too."
 )
 @click.option("--every", default="1epoch", show_default=True, metavar="TIME", help="How often: 2epochs, 500steps.")
+@restarts_option
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint, to the same bits.")
 @click.option(
     "--curve", type=click.Path(path_type=Path), metavar="FILE", help="Draw the training into this .svg or .html file."
@@ -375,6 +394,7 @@ def train(
     quiet: bool,
     into: str | None,
     workers: int | None,
+    restarts: int,
     modules: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -391,10 +411,18 @@ def train(
     how, kvstore = Settings(**options), None
     if workers is not None:
         if not present():  # before this process has run anything: the workers do the same again, as a job
-            from .launch import launch, members
+            from .crew import Member
+            from .launch import Scale, launch, members
+            from .settings import check_places
 
+            check_places(how)  # a later attempt goes on from the folder's checkpoint
             again = (sys.executable, "-m", "mezzo", "train", *context.meta["given"])
-            if code := launch(members(again, workers, 0), bare={"worker 0"}):
+            count = workers
+
+            def job(scale: Scale) -> tuple[Member, ...]:
+                return members(again, count, 0, attempt=scale.attempt)
+
+            if code := launch(job, bare={"worker 0"}, restarts=restarts, workers=workers):
                 sys.exit(code)
             return
         from ..kvstore.create import create

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..kvstore.environment import attempt
 from ..ops.dataclasses import dataclass, fields
 from ..ops.errors import InputError
 from ..runtime.optimizer import Optimizer, named, schedule
@@ -83,7 +84,7 @@ def check_places(how: Settings) -> None:
             raise InputError("there is no such folder", where=str(path.parent), hint="make it first")
     if how.resume and how.checkpoint is None:
         raise InputError("--resume needs a checkpoint", where="train", hint="give --checkpoint FOLDER")
-    if how.checkpoint and exists(how.checkpoint) and not how.resume:
+    if how.checkpoint and exists(how.checkpoint) and not (how.resume or attempt()):
         raise InputError(
             "the folder holds the checkpoint of another training",
             where=str(how.checkpoint),

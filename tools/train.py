@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..importers import load_graph
+from ..kvstore.environment import attempt
 from ..kvstore.store import KVStore
 from ..ops import Tensor
 from ..ops.errors import Cancelled, InputError
 from ..runtime.ir.graph import Graph
 from ..runtime.ir.infer import infer
+from ..train.checkpoint import exists
 from ..train.head import output_of, with_head
 from ..train.loss import loss_named
 from ..train.shares import Share
@@ -79,7 +81,7 @@ def train(
     )
     course = Course(trainer, learn, held, batch, how.epochs, how.seed, whole, share, how.checkpoint)
     course.every, course.stop = Every.parse(how.every), stop
-    if how.resume:
+    if how.resume or (attempt() and how.checkpoint and exists(how.checkpoint)):
         course.resume()
         notes["resumed_at"] = f"epoch {course.epoch + 1}, batch {course.position + 1}"
     if first:

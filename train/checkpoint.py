@@ -1,7 +1,8 @@
 """Checkpoints: the states of a training in safetensors, beside a JSON manifest that says what they belong to.
 
 `FOLDER/checkpoint.json` names a data file with its digest, and is replaced as a whole once that file is on the disk: a
-reader finds the former checkpoint or the new one, never half of one.
+reader finds the former checkpoint or the new one, never half of one. Former checkpoints that are kept have manifests of
+their own, `checkpoint-RUN.json`; they are read where the newest is damaged.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ MANIFEST = "checkpoint.json"
 CALLBACKS, ARRAY = "@callbacks", "@array"  # a prefix of names of arrays; the key of such a name
 FORMAT = 1
 LARGEST_MANIFEST = 64 << 20  # bytes
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,9 @@ class Checkpoint:
     callbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write a checkpoint in place of the folder's former one. Raises ModelError where that cannot be done."""
+def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, keep: int = 1) -> None:
+    """Write a checkpoint; the newest `keep` of the folder stay. Raises ModelError where that cannot be done, and the
+    former ones are as they were."""
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
@@ -65,10 +71,10 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
             "versions": {"mezzo": __version__, "numpy": np.__version__},
         }
         text = json.dumps({**manifest, "seal": _seal(json.loads(json.dumps(manifest)))}, indent=1)
+        if keep > 1:
+            replace_file(where / _kept(checkpoint.run), [text.encode()])
         replace_file(where / MANIFEST, [text.encode()])
-        for former in (*where.glob("*.safetensors"), *where.glob(".mezzo-*.part")):  # of killed writers too
-            if former.name != name:
-                former.unlink(missing_ok=True)
+        _tidy(where, name, kept(where, checkpoint.run, keep))
     except (OSError, TypeError, ValueError) as error:
         raise ModelError(
             f"the checkpoint cannot be written: {error}", where=str(where), hint="check the folder and its free space"
@@ -76,38 +82,81 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
 
 
 def load(folder: str | os.PathLike[str]) -> Checkpoint:
-    """Read a folder's checkpoint. Raises ModelError where there is none, or it is damaged."""
+    """Read a folder's newest checkpoint, or where that is damaged, with a warning, the newest that is whole. Raises
+    ModelError where there is none."""
     where = Path(folder)
     try:
-        if (where / MANIFEST).stat().st_size > LARGEST_MANIFEST:
-            raise ValueError("the manifest is too large")
-        manifest = json.loads((where / MANIFEST).read_bytes())
-        if manifest["format"] != FORMAT:
-            raise ValueError(f"format {manifest['format']!r} is not {FORMAT}")
-        if manifest.pop("seal") != _seal(manifest):
-            raise ValueError("the manifest is not as it was written")
-        name = str(manifest["data"])
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ValueError(f"{name!r} is no file beside the manifest")
-        data = (where / name).read_bytes()
-        if hashlib.blake2b(data, digest_size=32).hexdigest() != manifest["digest"]:
-            raise ValueError(f"{name} has another digest than the manifest says")
-        arrays = dict(decode(data)[0])
-        callbacks = _with(manifest.get("callbacks", {}), arrays)
-        return Checkpoint(
-            arrays,
-            int(manifest["run"]),
-            str(manifest["graph"]),
-            dict(manifest["optimizer"]),
-            dict(manifest["notes"]),
-            callbacks,
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        return _read(where, MANIFEST)
+    except _UNREADABLE as error:
+        for run in runs(where):
+            with suppress(*_UNREADABLE):
+                found = _read(where, _kept(run))
+                warnings.warn(
+                    f"{where}: the newest checkpoint is damaged ({error}); that of run {run} is whole", stacklevel=3
+                )
+                return found
         raise ModelError(
             f"no checkpoint can be read: {error}",
             where=str(where),
             hint="give the folder that Trainer.save wrote to; a pickle is never read",
         ) from error
+
+
+def _read(where: Path, name: str) -> Checkpoint:
+    """The checkpoint of a manifest."""
+    if (where / name).stat().st_size > LARGEST_MANIFEST:
+        raise ValueError("the manifest is too large")
+    manifest = json.loads((where / name).read_bytes())
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"format {manifest['format']!r} is not {FORMAT}")
+    if manifest.pop("seal") != _seal(manifest):
+        raise ValueError("the manifest is not as it was written")
+    file = str(manifest["data"])
+    if Path(file).name != file or not file.endswith(".safetensors"):
+        raise ValueError(f"{file!r} is no file beside the manifest")
+    data = (where / file).read_bytes()
+    if hashlib.blake2b(data, digest_size=32).hexdigest() != manifest["digest"]:
+        raise ValueError(f"{file} has another digest than the manifest says")
+    arrays = dict(decode(data)[0])
+    callbacks = _with(manifest.get("callbacks", {}), arrays)
+    return Checkpoint(
+        arrays,
+        int(manifest["run"]),
+        str(manifest["graph"]),
+        dict(manifest["optimizer"]),
+        dict(manifest["notes"]),
+        callbacks,
+    )
+
+
+def runs(folder: str | os.PathLike[str]) -> list[int]:
+    """The runs of the checkpoints that a folder keeps beside the newest's manifest, the newest first."""
+    found = (re.fullmatch(r"checkpoint-(\d+)\.json", path.name) for path in Path(folder).glob(_kept("*")))
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def kept(folder: str | os.PathLike[str], run: int, keep: int) -> list[int]:
+    """The runs whose checkpoints stay when that of `run` is written; what is beyond it was abandoned."""
+    return [each for each in runs(folder) if each <= run][:keep] if keep > 1 else []
+
+
+def _kept(run: int | str) -> str:
+    """The name of the manifest of a checkpoint that is kept."""
+    return f"checkpoint-{run}.json"
+
+
+def _tidy(where: Path, newest: str, keep: Sequence[int]) -> None:
+    """Remove what belongs to no checkpoint that is kept, also of writers that were killed."""
+    used = {newest}
+    for run in runs(where):
+        if run in keep:
+            with suppress(OSError, ValueError, KeyError):  # a damaged one has nothing
+                used.add(json.loads((where / _kept(run)).read_bytes())["data"])
+        else:
+            (where / _kept(run)).unlink(missing_ok=True)
+    for former in (*where.glob("*.safetensors"), *where.glob(".mezzo-*.part")):
+        if former.name not in used:
+            former.unlink(missing_ok=True)
 
 
 def _without(state: Any, arrays: dict[str, Array], name: str) -> Any:

@@ -439,9 +439,10 @@ class Trainer:
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], *, keep: int = 1) -> None:
         """Write a checkpoint, from which a Trainer made in the same way goes on to the same bits. What the caller has
         put into `notes` (a position in the data, ...) goes with it, as JSON, and so does what callbacks of `fit` count.
+        The newest `keep` stay, and the newest that is whole is resumed.
 
         Of a job every worker calls it, and rank 0 writes: its parameters are those of all, its statistics of batch
         normalisation are its own. What the optimizer keeps on the store is written beside.
@@ -452,15 +453,16 @@ class Trainer:
             told = states_of(self._callbacks) or self._resumed
             made = checkpoint.Checkpoint(self.states, self._calls, self._digest(), optimizer, dict(self.notes), told)
         if exchange is None:
-            checkpoint.save(folder, made)
+            checkpoint.save(folder, made, keep)
             return
         if exchange.on_store and exchange.joined:
             Path(folder).mkdir(parents=True, exist_ok=True)
             exchange.store.save_optimizer_states(_beside(folder, self._calls))
         if exchange.rank == 0:
-            checkpoint.save(folder, made)
+            checkpoint.save(folder, made, keep)
+            stay = [_beside(folder, run) for run in (self._calls, *checkpoint.kept(folder, self._calls, keep))]
             for former in Path(folder).glob(_beside(folder, "*").name):
-                if former != _beside(folder, self._calls):
+                if former not in stay:
                     former.unlink(missing_ok=True)
         exchange.store.barrier()
 

@@ -1,0 +1,227 @@
+"""The processes of a job while they run: started, listened to, and ended together, whatever becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import IO, Any
+
+from ..kvstore.environment import Role
+from ..ops.dataclasses import dataclass, field
+from .prefix import Printer
+
+# Seconds in which somebody else may turn out to have failed first: others tell of a process before it has ended itself.
+SETTLE, AFTER_WORKER = 1.0, 0.2
+# Ends the process groups whose numbers it reads once its input is closed without a last empty line, as it is when the
+# launcher is killed.
+GUARD = """
+import os, signal, sys
+groups = []
+for line in sys.stdin:
+    if not line.strip():
+        sys.exit()
+    groups.append(int(line))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One process of a job."""
+
+    role: Role
+    rank: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.role if self.role == "scheduler" else f"{self.role} {self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Event: a process has ended, with an exit code as in a shell: 128 plus the signal where one ended it."""
+
+    member: Member
+    code: int
+    killed: bool = False  # by a signal
+
+    def __str__(self) -> str:
+        how = f"by {_signal_name(self.code - 128)}" if self.killed else f"with exit code {self.code}"
+        return f"{self.member.name} ended {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Event: the launcher itself received a signal, or (0) its output was closed."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job has ended: its exit code, the process that failed first, and what the launcher was asked."""
+
+    code: int
+    first: Ended | None = None
+    asked: Asked | None = None
+
+
+Events = SimpleQueue[Ended | Asked]
+
+
+class Crew:
+    """The processes of a job while they run. `events` may be those of an earlier crew."""
+
+    def __init__(self, events: Events, printer: Printer) -> None:
+        self._events, self._printer = events, printer
+        self._processes: dict[Member, subprocess.Popen[bytes]] = {}
+        self._running: set[Member] = set()
+        self._readers: list[threading.Thread] = []
+        self._waiters: list[threading.Thread] = []
+        command = [sys.executable, "-I", "-S", "-c", GUARD]
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+
+    def start(self, member: Member) -> None:
+        """Start a process, and threads that read what it writes and wait for its end."""
+        process = subprocess.Popen(
+            member.command,
+            env=member.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._processes[member] = process
+        self._running.add(member)
+        self._tell_guard(f"{process.pid}\n")
+        assert process.stdout is not None and process.stderr is not None
+        for stream, error in ((process.stdout, False), (process.stderr, True)):
+            self._readers.append(_threaded(self._read, member, stream, error))
+        self._waiters.append(_threaded(self._wait, member, process.pid))
+
+    def _tell_guard(self, line: str) -> None:
+        assert self._guard.stdin is not None
+        with suppress(BrokenPipeError):  # somebody has ended it, and the job goes on without
+            self._guard.stdin.write(line.encode())
+
+    def _read(self, member: Member, stream: IO[bytes], error: bool) -> None:
+        with stream:
+            for line in stream:
+                self._printer.line(member.name, line, error=error)
+
+    def _wait(self, member: Member, pid: int) -> None:
+        # it is not reaped yet: its number stays that of its group until `close`
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert info is not None
+        killed = info.si_code != os.CLD_EXITED
+        self._events.put(Ended(member, info.si_status + 128 * killed, killed))
+
+    def follow(self, grace: float) -> Outcome:
+        """Wait until all have ended."""
+        while any(m.role == "worker" for m in self._running):
+            event = self._next(None)
+            if isinstance(event, Asked):
+                self._end_all(grace, event.signal)
+                return Outcome(128 + event.signal if event.signal else 1, asked=event)
+            if event is not None and event.code:
+                first = self._first(event)
+                if isinstance(first, Asked):
+                    self._end_all(grace, first.signal)
+                    return Outcome(128 + first.signal if first.signal else 1, asked=first)
+                self._printer.note(f"{first}; {'the others are ended' if self._running else 'all have ended'}")
+                self._end_all(grace)
+                return Outcome(first.code, first)
+        return self._ends_well(grace)
+
+    def _ends_well(self, grace: float) -> Outcome:
+        """End the job after all workers: the other processes end by themselves if the workers have met them, and are
+        asked to otherwise."""
+        until, made = monotonic() + min(grace, 3.0), Outcome(0)
+        while self._running and (event := self._next(until)) is not None:
+            if isinstance(event, Ended) and event.code:
+                self._printer.note(str(event))
+                made = made if made.code else Outcome(event.code, event)
+        self._end_all(grace)
+        return made
+
+    def _first(self, event: Ended) -> Ended | Asked:
+        """Return the failure that came first, since other processes may notice one, and end, before the one that failed
+        has ended: a signal is nobody else's doing, and a worker fails before those that serve it."""
+        until = monotonic() + (AFTER_WORKER if event.member.role == "worker" else SETTLE)
+        while not event.killed and self._running:
+            later = self._next(until)
+            if later is None or isinstance(later, Asked):
+                return later or event
+            if later.killed or (later.code and later.member.role == "worker" != event.member.role):
+                event = later
+        return event
+
+    def _next(self, until: float | None) -> Ended | Asked | None:
+        """The next event, or None when the clock shows `until`."""
+        while True:
+            try:
+                event = self._events.get(timeout=None if until is None else max(0.0, until - monotonic()))
+            except Empty:
+                return None
+            if isinstance(event, Asked):
+                return event
+            if event.member in self._processes:
+                self._running.discard(event.member)
+                return event
+
+    def _end_all(self, grace: float, asked: int = 0) -> None:
+        """Ask everybody to end, then end them. Workers that Ctrl-C reached may first write what they have."""
+        if asked == signal.SIGINT:
+            self._signal(signal.SIGINT, [m for m in self._running if m.role == "worker"])
+            self._until_ended(grace, lambda: any(m.role == "worker" for m in self._running))
+        self._signal(signal.SIGTERM, self._running)
+        self._until_ended(grace, lambda: bool(self._running))
+
+    def _until_ended(self, grace: float, more: Callable[[], bool]) -> None:
+        until = monotonic() + grace
+        while more() and not isinstance(self._next(until), Asked | None):
+            pass
+
+    def _signal(self, number: int, those: Iterable[Member]) -> None:
+        for member in list(those):
+            with suppress(ProcessLookupError):
+                os.killpg(self._processes[member].pid, number)
+
+    def close(self, grace: float) -> None:
+        """End what is left of every group, and pass on what was written until then."""
+        self._signal(signal.SIGKILL, self._processes)
+        for waiter in self._waiters:
+            waiter.join()
+        self._tell_guard("\n")  # before the numbers of groups become free
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        for process in (*self._processes.values(), self._guard):
+            process.wait()
+        for reader in self._readers:
+            reader.join(grace)
+
+
+def _threaded(call: Callable[..., None], *args: Any) -> threading.Thread:
+    made = threading.Thread(target=call, args=args, daemon=True)
+    made.start()
+    return made
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
