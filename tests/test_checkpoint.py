@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -65,6 +66,38 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     same(found.arrays, some().arrays)
     assert (found.run, found.graph, found.notes) == (7, "graph", some().notes)
     assert from_dict(found.optimizer) == Adam(rate=Cosine(0.1, 5))
+
+
+def test_the_newest_stay_and_the_newest_whole_one_is_read(tmp_path: Path) -> None:
+    for run in range(1, 6):
+        made = Checkpoint({"w": np.full(3, run)}, run, "graph")
+        checkpoint.save(tmp_path, made, keep=3)
+    assert checkpoint.runs(tmp_path) == [5, 4, 3]
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+    newest = json.loads((tmp_path / MANIFEST).read_text())["data"]
+    (tmp_path / newest).write_bytes((tmp_path / newest).read_bytes()[:-1])  # torn
+    with pytest.warns(UserWarning, match="the newest checkpoint is damaged .* that of run 4 is whole"):
+        found = checkpoint.load(tmp_path)
+    assert (found.run, found.arrays["w"].tolist()) == (4, [4, 4, 4])
+    checkpoint.save(tmp_path, Checkpoint({"w": np.full(3, 9)}, 4, "graph"), keep=3)  # what came after is abandoned
+    assert checkpoint.runs(tmp_path) == [4, 3]
+    assert checkpoint.load(tmp_path).arrays["w"].tolist() == [9, 9, 9]
+    checkpoint.save(tmp_path, Checkpoint({"w": np.zeros(3)}, 5, "graph"))
+    assert (checkpoint.runs(tmp_path), len(list(tmp_path.glob("*.safetensors")))) == ([], 1)
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in (1, 2):
+        checkpoint.save(tmp_path, Checkpoint({"w": np.full(3, run)}, run, "graph"), keep=2)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(fd: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ModelError, match=r"cannot be written: .*No space left"):
+        checkpoint.save(tmp_path, Checkpoint({"w": np.full(3, 3)}, 3, "graph"), keep=2)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_the_data_are_safetensors_beside_a_manifest(tmp_path: Path) -> None:
