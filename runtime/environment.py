@@ -21,6 +21,7 @@ SWITCHES = {
     "MEZZO_JOB_KEY": "the secret of a job: every connection proves it; needed outside of this machine",
     "MEZZO_KV_DEADLINE": "seconds after which a wait for other workers is an error",
     "MEZZO_KV_MEMORY": "MiB that a server or agent may take for values",
+    "MEZZO_ATTEMPT": "how many times the launcher has begun this job before",
     "MEZZO_RANK": "the rank that a worker or server asks for",
 }
 
