@@ -22,11 +22,12 @@ from ..runtime import optimizer as optimizers
 from ..runtime.optimizer import Group, Optimizer, schedule
 from ..runtime.optimizer.schedule import Schedule
 from ..train.agree import agree, code
-from ..train.exchange import prefix_of_next
+from ..train.exchange import COMPARED, prefix_of_next
 from ..train.step import COUNT, SCALE, Scaling, Shared, Step, ids_of, update_graph
 from .parameter import Parameter
 
 if TYPE_CHECKING:
+    from ..kvstore.drift import Drift
     from ..kvstore.store import KVStore
 
 # How MXNet and PyTorch call what an optimizer has here.
@@ -54,7 +55,8 @@ class Trainer:
     `scaling` (True, or a Scaling of mz.amp) expects gradients of a loss that is multiplied by `loss_scale`, as float16
     wants it: an update whose gradients overflow is left out. All workers begin with the numbers of the first: those of
     parameters whose shapes are open are told after the first backward, so give `in_units` and the like, or the same
-    seed to all.
+    seed to all. Every `compare_every` updates (0: never) workers compare digests of the parameters, where a sequential
+    store keeps them alike.
 
     >>> from mezzo.gluon import nn
     >>> from mezzo import autograd, nd
@@ -79,6 +81,7 @@ class Trainer:
         clip_value: float | None = None,
         gather: int = 1,
         scaling: Scaling | bool = False,
+        compare_every: int = COMPARED,
     ) -> None:
         named = dict(params) if isinstance(params, Mapping) else {p.name: p for p in params}
         if not isinstance(params, Mapping) and len(named) < len(params):
@@ -102,6 +105,9 @@ class Trainer:
         self._on_store, self._kv = update_on_kvstore, _store(kvstore)
         self._prefix = "" if self._kv is None else prefix_of_next(self._kv)
         self._joined = False
+        alike = self._kv is not None and self._kv.num_workers > 1 and {*self._kv.consistency} == {"sequential"}
+        self._compare_every = compare_every if alike else 0
+        self._drift: Drift | None = None
         if update_on_kvstore and self._kv is None:
             raise InputError("update_on_kvstore without a kvstore", where="Trainer")
         if self._kv is not None and all(p.known and p._data is not None for p in self.params.values()):
@@ -172,6 +178,16 @@ class Trainer:
             self._updates += 1
         else:
             self.update(examples * self._kv.num_workers)
+        if self._compare_every and self._updates % self._compare_every == 0:
+            self._compare(self._kv)
+
+    def _compare(self, kv: KVStore) -> None:
+        """PeerError naming the first parameter that differs among workers, and the ranks."""
+        if self._drift is None:
+            from ..kvstore.drift import Drift
+
+            self._drift = Drift(kv, [*self.params], f"{self._prefix}parameters")
+        self._drift.check({n: p.data().asnumpy() for n, p in self.params.items()}, f" after update {self._updates}")
 
     def _together(self, batch_size: int) -> int:
         """The examples of an update that is due, whose gradients lie in the parameters; 0 where none is."""

@@ -94,7 +94,7 @@ def learn(here: Here, folder: Path, steps: int, on_store: bool) -> None:
         kv = create("dist_sync")
     with kv:
         share = Share(kv.rank, kv.num_workers)
-        optimizer, plain = Adam(rate=0.003), {"threads": 1, "onednn": False}
+        optimizer, plain = Adam(rate=0.003), dict[str, Any](threads=1, onednn=False)
         trainer = Trainer(net, optimizer=optimizer, kvstore=kv, update_on_kvstore=on_store, **plain)
         kept = folder / "kept"
         if checkpoint.exists(kept):

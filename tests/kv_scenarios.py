@@ -189,8 +189,8 @@ def wait_for_ever(kv: KVStore) -> Result:
     return {}
 
 
-def train_for_ever(kv: KVStore) -> Result:
-    """The same by steps of a Trainer, whose gradients are awaited inside of its program."""
+def _trainer(kv: KVStore, **how: Any) -> tuple[Any, Result]:
+    """A Trainer of two dense layers, and a batch for it."""
     import mezzo as mz
     from mezzo.runtime.ir.graph import GraphBuilder
 
@@ -198,12 +198,49 @@ def train_for_ever(kv: KVStore) -> Result:
     x = g.input("x", f32("n", 16))
     hidden = g.Relu(g.MatMul(x, g.const(rng.standard_normal((16, 32)).astype(np.float32))))
     y = g.MatMul(hidden, g.const(rng.standard_normal((32, 4)).astype(np.float32)))
-    trainer = mz.Trainer(g.graph([y]), loss="mse", optimizer=SGD(rate=1e-6), kvstore=kv)
-    batch = {"x": np.ones((8, 16), np.float32), "target": np.ones((8, 4), np.float32)}
+    trainer = mz.Trainer(g.graph([y]), loss="mse", optimizer=SGD(rate=1e-6), kvstore=kv, **how)
+    return trainer, {"x": np.ones((8, 16), np.float32), "target": np.ones((8, 4), np.float32)}
+
+
+def train_for_ever(kv: KVStore) -> Result:
+    """The same by steps of a Trainer, whose gradients are awaited inside of its program."""
+    trainer, batch = _trainer(kv)
     for step in range(100_000):
         trainer.step(batch)
         if step == 3:
             (Path(os.environ["KV_FOLDER"]) / f"runs-{kv.rank}").write_text(str(os.getpid()))
+    return {}
+
+
+def drifts(kv: KVStore) -> Result:
+    """One bit of a parameter of rank 1 changes after step 7: the comparison after step 10 finds it, or a checkpoint."""
+    trainer, batch = _trainer(kv, compare_every=5)
+    saves = os.environ.get("KV_HOW") == "save"
+    for step in range(1, 13):
+        trainer.step(batch)
+        if step == 7 and kv.rank == 1:
+            (*_, last) = trainer.parameters.values()
+            last.reshape(-1).view(np.uint32)[5] ^= 1
+        if step == 8 and saves:
+            trainer.save(Path(os.environ["KV_FOLDER"]) / "kept")
+    return {}
+
+
+def blocks_drift(kv: KVStore) -> Result:
+    """The same with blocks."""
+    from mezzo import gluon, nd
+    from mezzo.gluon import nn
+    from mezzo.nd import autograd
+
+    net = nn.Dense(3, in_units=4).initialize()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kv, compare_every=5)
+    for step in range(1, 13):
+        with autograd.record():
+            loss = net(nd.ones((2, 4))).sum()
+        loss.backward()
+        trainer.step(2)
+        if step == 7 and kv.rank == 1:
+            net.weight.set_data(net.weight.data() * np.float32(1 + 1e-6))
     return {}
 
 
@@ -246,6 +283,8 @@ SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
         whole,
         wait_for_ever,
         train_for_ever,
+        drifts,
+        blocks_drift,
         until_told,
         one_fewer,
         other_shape,

@@ -261,6 +261,23 @@ def test_a_frozen_worker_is_named_by_all_others(
             assert "missing rank 1" in error, error
 
 
+@pytest.mark.parametrize(
+    ("scenario", "how", "hosts", "servers"),
+    [("drifts", "", "aaa", 0), ("drifts", "save", "aab", 1), ("drifts", "", "aab", 2), ("blocks_drift", "", "aaa", 0)],
+)
+def test_a_bit_that_changes_is_named_by_all(
+    scenario: str, how: str, hosts: str, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first parameter that differs, and whose it is; no checkpoint is written of it."""
+    monkeypatch.setenv("KV_HOW", how)
+    with job(tmp_path, scenario, tuple(hosts), servers) as made:
+        made.wait(LONG + SLACK)
+        for result in made.results():
+            assert "on rank 1 differs from those of 2 other ranks" in result.get("error", ""), result
+            assert how == "save" or "10" in result["error"]
+    assert not (tmp_path / "kept").exists()
+
+
 FAILING: Mapping[str, dict[str, Any]] = {
     "too many declared": {"scenario": "nothing", "workers": 3, "told": "2 of 3 workers came"},
     "too few declared": {"scenario": "one_fewer", "workers": 1, "told": "this job has 1 workers"},

@@ -72,7 +72,7 @@ def trained(
 ) -> tuple[bytes, list[tuple[str, str]]]:
     """The parameters at the end of a training, of whose processes so many were killed; in which phases, and who."""
     folder.mkdir()
-    board(folder, "w+").flush()
+    board(folder, "w+")[:] = 0
     command = (sys.executable, "-m", "tests.kv_recovery", str(folder), str(STEPS), str(int(on_store)))
 
     def job(scale: Scale) -> list[Member]:
@@ -105,9 +105,7 @@ SOAK_PARTS = 50  # of 20 kills each; the environment variable of this name says 
 @pytest.mark.soak
 def test_killed_a_thousand_times(tmp_path: Path) -> None:
     first, end = map(int, os.environ.get("SOAK_PARTS", f"0:{SOAK_PARTS}").split(":"))
-    calm = {
-        on_store: trained(tmp_path / f"calm{on_store}", workers=3, hosts=2, on_store=on_store)[0] for on_store in (0, 1)
-    }
+    calm = [trained(tmp_path / f"calm{way}", workers=3, hosts=2, on_store=way)[0] for way in (False, True)]
     counted = Counter[tuple[str, str]]()
     for part in range(first, end):
         on_store = part % 2

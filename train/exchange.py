@@ -24,9 +24,11 @@ from .step import Shared
 
 if TYPE_CHECKING:
     from ..kvstore.async_handle import Handle
+    from ..kvstore.drift import Drift
     from ..kvstore.store import KVStore
 
 SIZES, TOTAL = "trainer/sizes", "trainer/total"  # keys of our own
+COMPARED = 100  # steps from one comparison of all workers' parameters to the next
 FIRST = 1 << 20  # the priority of what everybody waits for
 _users: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many Exchanges a store has had
 
@@ -46,7 +48,9 @@ class Exchange:
     the store where that is not sequential (`dist_async`). Raises InputError for what cannot be.
     """
 
-    def __init__(self, kvstore: KVStore | str, on_store: bool | None = None, overlap: bool = True) -> None:
+    def __init__(
+        self, kvstore: KVStore | str, on_store: bool | None = None, overlap: bool = True, compare_every: int = COMPARED
+    ) -> None:
         if isinstance(kvstore, str):
             from ..kvstore.create import create  # a start of `import mezzo` alone does without
 
@@ -64,6 +68,8 @@ class Exchange:
         self.rank, self.workers = self.store.rank, self.store.num_workers
         self._summed = self.workers if rounds else 1  # gradients of one update
         self.overlap, self.joined = overlap, False
+        self._compare_every = compare_every if rounds and self.workers > 1 else 0
+        self._drift: Drift | None = None
         self._prefix = prefix_of_next(self.store)
         self._buffers: dict[str, Array] = {}
         self._priorities: dict[str, int] = {}
@@ -110,6 +116,18 @@ class Exchange:
             if states is not None:
                 self.store.load_optimizer_states(states)
         self.joined = True
+
+    def compare(self, parameters: Mapping[str, Array], step: int | None = None) -> None:
+        """Compare the parameters of all workers, where it is their time: after every so many steps, and where no step
+        is given. PeerError names the first that differs and the ranks."""
+        every = self._compare_every
+        if not every or not self.joined or (step is not None and step % every):
+            return
+        if self._drift is None:
+            from ..kvstore.drift import Drift
+
+            self._drift = Drift(self.store, [*parameters], f"{self._prefix}parameters")
+        self._drift.check(parameters, "" if step is None else f" after step {step}")
 
     # -- one step ---------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from . import checkpoint
 from .agree import code, digest
 from .amp import Policy, mixed, policy_named
 from .callbacks import Callback, Functions, Resumed, Run, follow, states_of
-from .exchange import Exchange
+from .exchange import COMPARED, Exchange
 from .integers import with_integer_weights
 from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of
 from .learning import learning as learning_of
@@ -69,7 +69,7 @@ class Trainer:
     parameters (what looks at all gradients is refused then): the numbers are the same. All begin with the parameters
     of rank 0; random numbers differ by rank. Statistics of batch normalisation, losses and metrics are this worker's
     own, where nothing else is said. Gradients travel while the rest of the backward part runs, unless `overlap` is
-    False.
+    False. Every `compare_every` steps (0: never), and before a checkpoint, digests of the parameters are compared.
 
     `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
     or the shapes of the inputs to plan for, by name, if the model leaves them open.
@@ -112,6 +112,7 @@ class Trainer:
         kvstore: KVStore | str | None = None,
         update_on_kvstore: bool | None = None,
         overlap: bool = True,
+        compare_every: int = COMPARED,
         **others: Any,
     ) -> None:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
@@ -119,7 +120,7 @@ class Trainer:
         self.source = infer(prepared(given, train or ()))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
-        self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap)
+        self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap, compare_every)
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
             *(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared),
@@ -235,6 +236,7 @@ class Trainer:
             sizes = exchange.sizes_begin(size)
             found = session.run(fed, observe=observe)
             exchange.sizes_end(sizes)
+            exchange.compare(self.parameters, number)
         self._calls, loss = number, float(found[self.loss])
         self._last = number, loss, found.get(NORM), self._held
         self._measure(self._measures, found, fed)
@@ -448,6 +450,8 @@ class Trainer:
         normalisation are its own. What the optimizer keeps on the store is written beside.
         """
         exchange = self.exchange
+        if exchange is not None:
+            exchange.compare(self.parameters)
         if exchange is None or exchange.rank == 0:
             optimizer = self.plan.optimizer.to_dict()
             told = states_of(self._callbacks) or self._resumed
