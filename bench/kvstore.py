@@ -6,9 +6,10 @@ ending in `/ordinary` have arrays of NumPy, which are copied in and out. Rows en
 `dist_async`, where nobody waits for anybody. All through the public verbs.
 
 Peers: `gloo` is all_reduce of torch.distributed, `mxnet` push and pull of MXNet 1.9.1 (dist_sync, two workers and two
-servers) with one key, `mxnet-16-keys` with the bytes spread over 16 keys. Each has processes of its own; rounds are
+servers) with one key, `mxnet-16-keys` with the bytes spread over 16 keys; `impi` and `openmpi` are MPI_Allreduce of
+Intel MPI (PyPI's impi-rt) and of an OpenMPI on the machine, through mpi4py. Each has processes of its own; rounds are
 interleaved. A figure is the median over the rounds of the slower worker's median, in milliseconds, and a ratio the
-median over the rounds of the peer's figure over ours. MXNet's environment is made on first use.
+median over the rounds of the peer's figure over ours. The environments of MXNet and MPI are made on first use.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -26,7 +28,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from peers.environment import mxnet_python
+from peers.environment import mpi_python, mxnet_python
 from rows import Row, arguments, machine, show, users_environment
 
 PEERS_AT = Path(__file__).parent / "peers"
@@ -58,7 +60,8 @@ class Case:
 def _cases() -> Iterator[Case]:
     bars = {
         "same-host/4KB": Bar(most=0.02),
-        "same-host/64MB": Bar(ratios={"gloo": 3.0}),
+        "same-host/64MB": Bar(ratios={"gloo": 3.0, "impi": 2.0}),
+        "same-host/64MB/ordinary": Bar(ratios={"impi": 1.0}),
         "tcp/4KB": Bar(most=0.06),
         "tcp/64MB": Bar(ratios={"mxnet": 1.6, "mxnet-16-keys": 0.98}),
     }
@@ -66,8 +69,10 @@ def _cases() -> Iterator[Case]:
         for size in SIZES:
             name = f"{place}/{size}"
             peers = ("gloo", "mxnet", *(["mxnet-16-keys"] if size == "64MB" else []))
+            peers += ("impi", "openmpi") if place == "same-host" else ()
             yield Case(name, size, place, "empty", peers, bars.get(name, Bar()))
-            yield Case(f"{name}/ordinary", size, place, "ordinary", peers)
+            ordinary = f"{name}/ordinary"
+            yield Case(ordinary, size, place, "ordinary", peers, bars.get(ordinary, Bar()))
     for size in SIZES:
         yield Case(f"tcp/{size}/async", size, "tcp-async", "empty")
 
@@ -137,6 +142,18 @@ def job(command: Sequence[str], serving: Sequence[str], servers: int, hosts: Seq
     return Team(workers, others)
 
 
+def mpi(name: str) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment of two ranks. RuntimeError where OpenMPI is not on this machine."""
+    python, program = mpi_python(), str(PEERS_AT / "mpi_kvstore.py")
+    if name == "impi":
+        return [str(Path(python).parent / "mpiexec"), "-n", "2", python, program], {}
+    start = shutil.which("orterun")
+    if start is None:
+        raise RuntimeError("OpenMPI is not on this machine; Debian has it as openmpi-bin")
+    root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    return [start, "-n", "2", "--oversubscribe", python, program], {"MPI4PY_MPIABI": "openmpi", **root}
+
+
 def team(name: str) -> Team:
     """The processes of one contestant. RuntimeError where they cannot be had."""
     ours = [sys.executable, str(PEERS_AT / "mezzo_kvstore.py")]
@@ -152,6 +169,8 @@ def team(name: str) -> Team:
             port = str(free_port())
             command = [sys.executable, str(PEERS_AT / "gloo_kvstore.py")]
             return Team([started([*command, str(rank), "2", port], {}) for rank in range(2)], [])
+        case "impi" | "openmpi":
+            return Team([started(*mpi(name))], [])
     command = [mxnet_python(), str(PEERS_AT / "mxnet_kvstore.py")]
     return job(command, command, 2, ["one", "two"])
 
@@ -210,7 +229,9 @@ def judged(case: Case, found: Mapping[str, Sequence[Milliseconds]]) -> str:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", default="*", help="names or patterns, with commas between (default: all)")
-    parser.add_argument("--peers", default="gloo,mxnet,mxnet-16-keys", help="with commas between (default: all)")
+    parser.add_argument(
+        "--peers", default="gloo,mxnet,mxnet-16-keys,impi,openmpi", help="with commas between (default: all)"
+    )
     parser.add_argument("--rounds", type=int, default=0, help="of each contestant (default: 9)")
 
 

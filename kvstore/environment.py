@@ -130,7 +130,7 @@ def present(given: Mapping[str, str] | None = None) -> bool:
 
 
 def attempt() -> int:
-    """How many times a launcher has begun this job before, from the environment; 0 where it does not say."""
+    """Number of times that a launcher has begun this job before, from the environment; 0 where it does not say."""
     text = os.environ.get(ATTEMPT, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 

@@ -253,10 +253,47 @@ def silent(me: int, count: int) -> Any:
             kv.push(["w", "v"], [np.ones(3), np.ones(50_000)])
             return kv.pushpull("w", np.ones(3)).tolist()
         patience(kv, 0.4)
-        found = [refusal(lambda: kv.pushpull("w", np.ones(3))), refusal(lambda: kv.pushpull("v", np.ones(50_000)))]
+        given = np.ones(50_000)
+        found = [refusal(lambda: kv.pushpull("w", np.ones(3))), refusal(lambda: kv.pushpull("v", given))]
+        given[...] = 7  # it is this worker's again
         here(me)
         patience(kv, 60)
-        return [*found, kv.pushpull("w", np.ones(3)).tolist()]
+        after = kv.pushpull("w", np.ones(3)).tolist()
+        assert (kv.pull("v") == 3).all()
+        return [*found, after]
+
+
+@scenario
+def ordinary(me: int, count: int) -> Any:
+    """Arrays of NumPy in the place where they lie, as the others may read it or not; how many were copied to shared
+    memory, and a step of an optimizer."""
+    with store(me, count) as kv:
+        group = kv._backend.group  # type: ignore[attr-defined]
+        if "REFUSED" in os.environ and me == 1:
+            group.probe.answered(0, False)
+        sizes = {"float32": 300_007, "float64": 50_001, "float16": 1_000_003}
+        kv.init(list(sizes), [np.zeros(size, dtype) for dtype, size in sizes.items()])
+        kv.barrier()
+        kv.barrier()  # what all have answered is here then
+        assert group.probe.may is not ("REFUSED" in os.environ and me == 1)
+        for turn in range(3):
+            for dtype, size in sizes.items():
+                given, out = operand(me, turn, size, dtype), np.empty(size, dtype)
+                expected = total(count, turn, size, dtype).tobytes()
+                assert kv.pushpull(dtype, given).tobytes() == expected
+                kv.pushpull(dtype, given, out=out)
+                assert out.tobytes() == expected
+                assert given.tobytes() == operand(me, turn, size, dtype).tobytes()
+                handle = kv.pushpull(dtype, given, out=given, wait=False)
+                handle.wait()
+                assert given.tobytes() == expected == kv.pull(dtype).tobytes()
+        copied = sum(len(value.slots) for value in group._values.values())
+        kv.set_optimizer(SGD(rate=0.5))
+        before = kv.pull("float64").copy()
+        given = operand(me, 5, sizes["float64"], "float64")
+        kv.pushpull("float64", given, out=given)
+        assert given.tobytes() == (before - 0.5 * total(count, 5, sizes["float64"], "float64")).tobytes()
+        return copied
 
 
 @scenario

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mezzo.kvstore.host import memory
+from mezzo.kvstore.host import memory, private
 from mezzo.kvstore.host.backend import HostStore
 from mezzo.kvstore.host.group import Group
 from mezzo.kvstore.host.mesh import Mesh
@@ -42,7 +42,7 @@ from mezzo.kvstore.protocol.host import (
     Lift,
     Ready,
 )
-from mezzo.ops.errors import BudgetError, InputError, MezzoError
+from mezzo.ops.errors import BudgetError, InputError, MezzoError, PeerError
 from mezzo.runtime.optimizer import LARS
 
 ROOT = Path(__file__).parents[1]
@@ -265,6 +265,31 @@ def workers(scenario: str, count: int, folder: Path, **more: str) -> list[Any]:
 @pytest.mark.parametrize("scenario", ["sums", "orders"])
 def test_every_round_is_right(scenario: str, count: int, tmp_path: Path) -> None:
     assert workers(scenario, count, tmp_path) == ["good"] * count
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ordinary_arrays_are_read_where_they_lie(count: int, tmp_path: Path) -> None:
+    """Where the kernel allows it to all; else they are copied, to the same bits."""
+    assert workers("ordinary", count, tmp_path) == [0] * count
+    refused = workers("ordinary", count, tmp_path, REFUSED="1")
+    assert refused[1] == 3, "one slot for each value"
+
+
+def test_memory_of_others_that_cannot_be_read() -> None:
+    asks = private.Probe((1, 2))
+    mine = private.answer(asks.question(), os.getpid())
+    assert mine == {"is": "readable", "able": True}
+    assert private.answer({**asks.question(), "word": 1}, os.getpid())["able"] is False
+    assert private.answer({**asks.question(), "address": 8}, os.getpid())["able"] is False
+    assert private.answer(asks.question(), 0)["able"] is False
+    asks.answered(1, True)
+    assert not asks.may
+    asks.answered(2, True)
+    assert asks.may
+    asks.answered(2, False)
+    assert not asks.may
+    with pytest.raises(PeerError, match="the array of member 3 cannot be read"):
+        private.PrivateOperand(3, os.getpid(), 8, 4).read(2, np.empty(5, np.float32))
 
 
 def test_an_engine_that_runs_in_turn_waits_for_nobody_who_waits_for_it(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job has ended: its exit code, the process that failed first, and what the launcher was asked."""
+    """End of a job: its exit code, the process that failed first, and what the launcher was asked."""
 
     code: int
     first: Ended | None = None

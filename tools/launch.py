@@ -30,7 +30,7 @@ ROLE = (sys.executable, "-m", "mezzo.kvstore.role")  # a scheduler or server nee
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What an attempt at a job is to be: its number, from 0, and how many workers it has."""
+    """One attempt at a job: its number, from 0, and how many workers it has."""
 
     attempt: int
     workers: int

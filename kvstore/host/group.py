@@ -32,13 +32,15 @@ from ..updater import UpdateRule
 from . import memory
 from .memory import Segment, SharedPlaces
 from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
+from .private import PrivateOperand, Probe, answer
 from .upper_tier import UpperTier
 from .values import HostValue, Slot, ValueOperation, aligned
 from .waiting import BARRIER, PATIENCE, Waiting
 
-READY, DONE, FINAL, HOPELESS, LEAVE, DROP = range(BARRIER + 1, BARRIER + 7)  # kinds of tags
+READY, DONE, FINAL, HOPELESS, LEAVE, DROP, MOVED = range(BARRIER + 1, BARRIER + 8)  # kinds of tags
 KINDS: dict[type, int] = {Ready: READY, HostDone: DONE, Final: FINAL, Hopeless: HOPELESS}
 IN_PLACE = 1 << 31  # beside the number of a segment: the value is to be written there
+PRIVATE = 1 << 30  # in place of it: what follows is an address of the member's own memory
 URGENT = 1 << 62  # priorities beyond are as good
 FAREWELL = 5.0  # seconds for last words
 COUNTED = "counted"  # what the agent says when it is asked
@@ -65,6 +67,8 @@ class Group(Waiting):
         self._soon: dict[str, list[Tag]] = {}  # notes about them
         self._foreign: dict[tuple[int, int], Segment] = {}
         self._segments = 0
+        self.probe = Probe(self._others())
+        self.mesh.note(self._others(), self.probe.question())
 
     # -- memory
 
@@ -142,7 +146,7 @@ class Group(Waiting):
 
     def _size(self, nbytes: int) -> int:
         """The bytes of the segment of a value."""
-        return aligned(nbytes) + 8 * self.members
+        return aligned(nbytes) + 2 * 8 * self.members
 
     def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
         return HostValue(number, name, array, segment, self.me, self.members, lifter)
@@ -248,7 +252,13 @@ class Group(Waiting):
         place = None
         if not value.alone and len(values) == 1:
             place = self.places.find(values[0])
-        if place is None:
+        if place is None and self._may_stay(value, operation):
+            operation.private, flat = True, values[0].reshape(-1)
+            place = (PRIVATE, flat.ctypes.data)
+            outs = operation.outs
+            if len(outs) == 1 and outs[0].flags.c_contiguous and self._above is None:
+                value.out = outs[0].reshape(-1)
+        elif place is None:
             slot = self._slot(value, step & 1 if value.alone else 0)
             slot.array[...] = values[0]
             for more in values[1:]:
@@ -265,6 +275,24 @@ class Group(Waiting):
         value.clocks[self.me] = step
         value.busy, value.priority = True, operation.priority
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
+
+    def _may_stay(self, value: HostValue, operation: ValueOperation) -> bool:
+        """True if an operand may be read where it lies: somebody waits until all have read it, and all can."""
+        (first, *more), large = operation.values, not value.alone
+        return large and not more and operation.pull and first.flags.c_contiguous and self.probe.may
+
+    def _withdraw(self, operation: ValueOperation) -> None:
+        """Nobody waits for an operation any more, whose array is the caller's again: move it to shared memory."""
+        value = operation.value
+        if not operation.private or operation.ended or not value.busy or self.failure is not None:
+            return
+        operation.private, value.out = False, None
+        (given,) = operation.values
+        slot = self._slot(value, 0)
+        slot.array[...] = given
+        value.operands[value.step & 1][self.me] = slot.flat
+        self.mesh.tell(self._others(), MOVED, value.number, value.step, slot.segment.number)
+        value.moved[self.me] = value.step
 
     def _lift_alone(self, value: HostValue, operation: ValueOperation) -> None:
         """Lift a value without a sum, since there is no other member. A pushpull's only operand is sent from its own
@@ -291,11 +319,10 @@ class Group(Waiting):
             if kind is HostTell:
                 self._tell(instruction, place)  # type: ignore[arg-type]
             elif kind is HostReduce:
-                self.moved += value.reduce(None if value.own else self.rule)
-                self._execute(self._machine.handle(HostDone(self.me, value.number, value.step)), value)
+                self._reduce(value)
             elif kind is Complete:
                 if self.me < self.members:
-                    value.operands[value.step & 1][self.me] = None  # it may be the user's
+                    value.operands[value.step & 1][self.me] = value.out = None  # it may be the user's
                 value.step += 1
                 value.busy = False
             elif kind is Lift:
@@ -303,6 +330,13 @@ class Group(Waiting):
                 self._above.lift(value, value.stored, True, value.priority, partial(self._lifted, value, True))
             elif kind is HostFail:
                 self._fail(value, instruction.members)  # type: ignore[union-attr]
+
+    def _reduce(self, value: HostValue) -> None:
+        """Sum this member's part, once no operand is on its way to another place."""
+        value.deferred = value.moving
+        if not value.deferred:
+            self.moved += value.reduce(None if value.own else self.rule)
+            self._execute(self._machine.handle(HostDone(self.me, value.number, value.step)), value)
 
     def _tell(self, instruction: HostTell, place: tuple[int, int]) -> None:
         event = instruction.event
@@ -366,7 +400,7 @@ class Group(Waiting):
         if value is None:
             self._early.setdefault(key, []).append(tag)
             return
-        event: Event
+        event: Event | None
         if kind == READY:
             if number & IN_PLACE:
                 value.in_place[step & 1].add(member)
@@ -380,14 +414,22 @@ class Group(Waiting):
             event = HostDone(member, key, step)
         elif kind == FINAL:
             event = Final(member, key, step)
+        elif kind == MOVED:
+            value.operands[step & 1][member] = self._view(value, member, number, 0)
+            event = None
+            if value.deferred:
+                self._reduce(value)
         else:
             event = Hopeless(member, key, step, more)
-        self._execute(self._machine.handle(event), value)
+        if event is not None:
+            self._execute(self._machine.handle(event), value)
         if value.queue and not value.busy:
             self._advance(value)
 
-    def _view(self, value: HostValue, member: int, number: int, offset: int) -> Array:
+    def _view(self, value: HostValue, member: int, number: int, offset: int) -> Array | PrivateOperand:
         """The operand of another member."""
+        if number == PRIVATE:
+            return PrivateOperand(member, self.mesh.pid(member), offset, value.dtype.itemsize)
         view = self._foreign[member, number].array(offset, (value.flat.size,), value.dtype)
         value.views[member, number, offset] = view
         return view
@@ -407,6 +449,10 @@ class Group(Waiting):
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]
             value.error = PeerError(said["reason"]) if said["reason"] else value.error
+        elif what == "readable?":
+            self.mesh.note((member,), answer(said, self.mesh.pid(member)))
+        elif what == "readable":
+            self.probe.answered(member, said["able"])
         elif what == "failed":
             who = "" if said.get("passed") else f"{self._names([member])} failed: "
             self._die(PeerError(f"{who}{said['reason']}", where=self.where))

@@ -74,6 +74,10 @@ class Mesh:
         """The others that are there."""
         return tuple(self._peers)
 
+    def pid(self, member: int) -> int:
+        """The number of a member's process as the kernel tells it; 0 where it has none in this namespace."""
+        return _credentials(self._peers[member].sock)[0]
+
     def share(self, loop: Loop) -> None:
         """Let `receive` also wait for the sockets of this loop from now on."""
         self._epoll = loop.epoll
@@ -314,5 +318,10 @@ def _greeted(sock: socket.socket, me: int, members: int, end: float) -> int | No
 
 
 def _same_user(sock: socket.socket) -> bool:
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(raw)[1]) == os.getuid()
+    return _credentials(sock)[1] == os.getuid()
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group of the other end."""
+    pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ops.errors import MezzoError
+from ...ops.errors import MezzoError, PeerError
 from ...ops.types import Array
 from ..protocol.keys import OWN, cut
 from ..updater import UpdateRule
 from .memory import ALIGN, Segment
+from .private import READ, PrivateOperand
 
 if TYPE_CHECKING:
     from .group import Group
@@ -32,7 +33,8 @@ class HostValue:
 
     `stored` is the value: of a small one (`alone`) every member has its own, a large one lies in shared memory once,
     and `part` is what this member sums and updates of it. `clocks` lie in shared memory behind it: the rounds that each
-    member has begun, so that everybody knows who has not come, whatever messages it was to get.
+    member has begun, so that everybody knows who has not come, whatever messages it was to get. So do `moved`: the last
+    round whose operand each member has moved from its own memory to a segment.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class HostValue:
         self.reducers = None if self.alone else (lifter,) if small and lifter < members else tuple(range(members))
         self.ready = lifter < 0  # the level above knows it
         self.segment = segment
-        self.clocks = segment.array(aligned(stored.nbytes), (members,), np.dtype(np.int64))
+        self.clocks, self.moved = segment.array(aligned(stored.nbytes), (2, members), np.dtype(np.int64))
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
         self.data: memoryview = self.flat.view(np.uint8).data
@@ -60,6 +62,8 @@ class HostValue:
         self.whole_part = self.part == slice(0, self.flat.size)
         self.operands: tuple[list[Any], list[Any]] = ([None] * members, [None] * members)  # by round, even or odd
         self.in_place: tuple[set[int], set[int]] = (set(), set())  # members whose operand takes the value
+        self.deferred = False  # this member's sum waits for an operand that moves
+        self.out: Array | None = None  # where this member wants its own part of the value
         self.slots: list[Slot] = []  # where this member copies operands to
         self.views: dict[tuple[int, int, int], Array] = {}  # operands of others, by member, segment and byte
         self.step = 1  # the round under way or, if not busy, the next
@@ -86,30 +90,47 @@ class HostValue:
         rule.step_rows(self.name, self.updates, part, rows, self.states, self.part.start)
         self.updates += 1
 
+    @property
+    def moving(self) -> bool:
+        """True if a member has moved its operand of this round, and its word of where to has not come yet."""
+        operands = self.operands[self.step & 1]
+        return any(isinstance(o, PrivateOperand) and self.moved[o.member] >= self.step for o in operands)
+
     def reduce(self, rule: UpdateRule | None) -> int:
         """Sum this member's part of the operands in the order of members, and store it or step by it; the bytes that
         were read and written."""
-        operands, out = self.operands[self.step & 1], self.flat
-        if not self.whole_part:
-            operands, out = [operand[self.part] for operand in operands], out[self.part]
-        targets = [operands[m] for m in sorted(self.in_place[self.step & 1])]
-        if rule is None and not targets:
-            add(operands, out)
+        operands, out, lo = self.operands[self.step & 1], self.flat[self.part], self.part.start
+        private = any(isinstance(o, PrivateOperand) for o in operands)
+        targets = [operands[m][self.part] for m in sorted(self.in_place[self.step & 1])]
+        if self.out is not None:
+            targets.append(self.out[self.part])
+        parts: list[Any] = [o if isinstance(o, PrivateOperand) else o[self.part] for o in operands]
+        if rule is None and not targets and not private:
+            add(parts, out)
             return int(out.nbytes) * (len(operands) + 1)
-        block = max(1, BLOCK // max(1, out.itemsize))
+        block = max(1, (READ if private else BLOCK) // max(1, out.itemsize))
         room = np.empty(min(block, out.size), out.dtype)
+        fetched = np.empty_like(room) if private else room
         if rule is not None and not self.states:
             self.states = rule.states(self.name, out)
         for low in range(0, out.size, block):
             at = slice(low, min(low + block, out.size))
             total = out[at] if rule is None else room[: at.stop - low]
-            add([operand[at] for operand in operands], total)
+            if private:
+                add_private(parts, at, lo, total, fetched[: at.stop - low])
+            else:
+                add([part[at] for part in parts], total)
             if rule is not None:
                 states = {name: state[at] for name, state in self.states.items()}
-                begin = low if self.whole_part else self.part.start + low
-                rule.step(self.name, self.updates, out[at], total, states, begin)
+                rule.step(self.name, self.updates, out[at], total, states, lo + low)
             for target in targets:  # while it is in the cache
                 target[at] = out[at]
+        if self.moving:  # since the look before
+            raise PeerError(
+                f"a worker stopped waiting for round {self.step} of key {self.name!r} while its array was read",
+                where="level 1",
+                hint="a longer wait is deadline=",
+            )
         self.updates += rule is not None
         self.in_place[self.step & 1].clear()
         return int(out.nbytes) * (len(operands) + 1 + len(targets))
@@ -130,6 +151,26 @@ def add(operands: Sequence[Array], out: Array) -> None:
                 np.add(total, operand[at], out=total)
 
 
+def add_private(parts: Sequence[Any], at: slice, lo: int, out: Array, room: Array) -> None:
+    """The same of a block of operands some of which are in other processes, where the part begins at element `lo`."""
+
+    def block(part: Any, into: Array) -> Array:
+        if not isinstance(part, PrivateOperand):
+            found: Array = part[at]
+            return found
+        part.read(lo + at.start, into)
+        return into
+
+    first = block(parts[0], out)
+    if len(parts) == 1:
+        if first is not out:
+            out[...] = first
+        return
+    total = np.add(first, block(parts[1], room), out=out)
+    for part in parts[2:]:
+        np.add(total, block(part, room), out=total)
+
+
 class Slot:
     """Shared memory that a member copies its operand to."""
 
@@ -145,8 +186,8 @@ class ValueOperation:
     """A push, a pull or both, of one member: the ticket of a backend."""
 
     __slots__ = (
-        "begun", "calls", "ended", "error", "group", "in_place", "outs", "priority", "pull", "rows", "until", "value",
-        "values"
+        "begun", "calls", "ended", "error", "group", "in_place", "outs", "priority", "private", "pull", "rows",
+        "until", "value", "values"
     )  # fmt: skip
 
     def __init__(
@@ -162,6 +203,7 @@ class ValueOperation:
         self.group, self.value, self.values, self.outs, self.pull, self.rows = group, value, values, outs, pull, rows
         self.priority = priority
         self.begun = self.ended = self.in_place = False
+        self.private = False  # its operand is in this process's own memory
         self.error: BaseException | None = None
         self.calls: list[Callable[[BaseException | None], None]] | None = None
         self.until = math.inf  # of the clock: when those that want to be told are told of the deadline
@@ -184,6 +226,10 @@ class ValueOperation:
         if self.rows is not None:
             for out in self.outs:
                 np.take(stored, self.rows, 0, out=out, mode="clip")  # they were checked
+        elif self.value.out is not None and self.private:  # its own part is there already
+            (out,), part = self.outs, self.value.part
+            flat = out.reshape(-1)
+            flat[: part.start], flat[part.stop :] = self.value.flat[: part.start], self.value.flat[part.stop :]
         else:
             for out in self.outs:
                 out[...] = stored

@@ -59,6 +59,10 @@ class Waiting:
         """Handle the tags received from other members."""
         raise NotImplementedError
 
+    def _withdraw(self, operation: ValueOperation) -> None:
+        """Give the caller of an operation, for which nobody waits any more, its arrays back."""
+        raise NotImplementedError
+
     def _missing(self, value: HostValue) -> Sequence[int]:
         """Whom the operations of a key wait for."""
         raise NotImplementedError
@@ -94,14 +98,18 @@ class Waiting:
         members."""
         with self._lock:
             patience, end = min(PATIENCE, self.deadline), 0.0
-            while not operation.ended:
-                if not self._step(patience):  # the clock is not looked at while there is something to do
-                    end = end or time.monotonic() + self.deadline - patience
-                    patience = min(PATIENCE, end - time.monotonic())
-                    if patience <= 0 and not self._behind_here(operation.value):
-                        patience += BEHIND_SPEAKERS
-                    if patience <= 0:
-                        raise self._late(operation.value)
+            try:
+                while not operation.ended:
+                    if not self._step(patience):  # the clock is not looked at while there is something to do
+                        end = end or time.monotonic() + self.deadline - patience
+                        patience = min(PATIENCE, end - time.monotonic())
+                        if patience <= 0 and not self._behind_here(operation.value):
+                            patience += BEHIND_SPEAKERS
+                        if patience <= 0:
+                            raise self._late(operation.value)
+            except BaseException:
+                self._withdraw(operation)
+                raise
             if self._sleepers:
                 self._wake()
         if self._calls:
@@ -240,6 +248,7 @@ class Waiting:
         for value in self._values.values():
             if value.queue and value.queue[0].until + (0 if self._behind_here(value) else BEHIND_SPEAKERS) < now:
                 value.error = self._late(value)
+                self._withdraw(value.queue[0])
                 while value.queue:
                     self._end(value.queue.popleft(), value.error)
 
