@@ -13,10 +13,13 @@ from .loop import Loop
 from .protocol import messages as m
 from .stream import Frame, Stream
 
+BEATS = 4  # heartbeats in the time that makes a silence
+
 
 def silence(deadline: float) -> float:
-    """Seconds without a heartbeat after which an agent or a server is taken for dead."""
-    return max(5.0, min(30.0, deadline / 2))
+    """Seconds without a heartbeat after which an agent, a server or the scheduler is taken for dead: less than the
+    deadline, so that who is frozen is named before who waits for it."""
+    return max(2.0, min(30.0, deadline * 0.75))
 
 
 class Member:
@@ -44,6 +47,7 @@ class Member:
         self.failed: Callable[[MezzoError], None] = _ignore
         self._welcome: m.Welcome | None = None
         self._passed: dict[str, int] = {}  # barriers, and how often they were passed
+        self._unheard: int | None = None  # beats since the scheduler's last; a count of beats, since a loop may stand
         environment.check_address(environment.root[0])
         sock = enter(environment.root, self.deadline, environment, SCHEDULER, "scheduler")
         self._stream = Stream(loop, sock, self, "the scheduler")
@@ -97,9 +101,9 @@ class Member:
         self.failure = error
         self.failed(error)
 
-    def leave(self, code: int = 0, reason: str = "", seconds: float = 5.0) -> None:
-        """Say Bye, and wait a little until the scheduler has heard it."""
-        self.ended = True
+    def leave(self, code: int = 0, reason: str = "") -> None:
+        """Say Bye, and wait a little until the scheduler has heard it; less where something is wrong already."""
+        self.ended, seconds = True, 1.0 if code else 5.0
         self.say(m.Bye(self.welcome.rank, code, reason[:4000]))
         self._stream.finish()
         end = time.monotonic() + seconds
@@ -108,9 +112,15 @@ class Member:
         self._stream.close()
 
     def _beat(self) -> None:
-        if not self._stream.closed:
-            self.say(m.Heartbeat())
-            self._loop.after(silence(self.deadline) / 4, self._beat)
+        if self._stream.closed:
+            return
+        every = silence(self.deadline) / BEATS
+        if self._unheard is not None and not self.ended:
+            self._unheard += 1
+            if self._unheard > BEATS:
+                self.fail(PeerError(f"the scheduler is silent for {every * BEATS:.3g} s", where=self.name))
+        self.say(m.Heartbeat())
+        self._loop.after(every, self._beat)
 
     # --- what the stream reports
 
@@ -119,8 +129,10 @@ class Member:
 
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
         match frame.message:
+            case m.Heartbeat():
+                self._unheard = 0
             case m.Welcome():
-                self._welcome = frame.message
+                self._welcome, self._unheard = frame.message, 0
             case m.Barrier(name):
                 self._passed[name] = self._passed.get(name, 0) + 1
             case m.Failed(_, reason) | m.Refused(reason):

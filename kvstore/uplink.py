@@ -144,14 +144,14 @@ class Uplink:
     def servers(self) -> int:
         return len(self._streams)
 
-    def close(self, error: MezzoError | None = None, seconds: float = 2.0) -> None:
-        """Say Bye to all servers, and wait a little until they have heard it."""
+    def close(self, error: MezzoError | None = None) -> None:
+        """Say Bye to all servers, and wait a little until they have heard it; less where something is wrong already."""
         bye = m.Bye(self._rank, 0 if error is None else 1, "" if error is None else error.message[:4000])
         self._closing = True
         for stream in self._streams:
             stream.send(wire.encode(bye))
             stream.finish()
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (2.0 if error is None else 0.5)
         while any(not stream.closed for stream in self._streams) and time.monotonic() < end:
             self._loop.step(max(0.0, end - time.monotonic()))
         for stream in self._streams:

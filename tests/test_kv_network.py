@@ -119,6 +119,10 @@ def finished(folder: Path, scenario: str, hosts: Sequence[str], servers: int, ki
     return results
 
 
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def total(key: str, hosts: Sequence[str], step: int) -> Any:
     """The sum as it is to be: the ranks of a host in their order, then hosts in theirs."""
     sums: dict[str, Any] = {}
@@ -259,6 +263,30 @@ def test_a_frozen_worker_is_named_by_all_others(
             made.processes[name].wait(SHORT + SLACK)
             error = json.loads((tmp_path / f"{name}.out").read_text().splitlines()[-1])["error"]
             assert "missing rank 1" in error, error
+
+
+@pytest.mark.parametrize("victim", ["server0", "scheduler", "agent"])
+def test_a_frozen_process_is_named_by_all_others(victim: str, tmp_path: Path) -> None:
+    """By its missing heartbeats, before those who wait for it are."""
+    with job(tmp_path, "wait_for_ever", tuple("aab"), 1, deadline=SHORT) as made:
+        end = time.monotonic() + LONG
+        while len([*tmp_path.glob("runs-*")]) < 3 and time.monotonic() < end:
+            assert all(p.poll() is None for p in made.processes.values()), made.said()
+            time.sleep(0.02)
+        (pid, *_) = _children(made.processes["worker0"].pid) if victim == "agent" else (made.processes[victim].pid,)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for rank in range(3):
+                made.processes[f"worker{rank}"].wait(SHORT + SLACK)
+                error = json.loads((tmp_path / f"worker{rank}.out").read_text().splitlines()[-1])["error"]
+                named = {
+                    "server0": "server 0 on host 'h'",
+                    "scheduler": "the scheduler",
+                    "agent": "agent 0 on host 'a'",
+                }
+                assert f"{named[victim]} is silent for 7.5" in error, error
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ hosts in the order of their names, on a host in order of arrival. An agent says 
 its host in `Welcome.hosts`, one agent per host.
 
 The job ends well when every worker has said Bye; it fails with the first process that says Bye with a code, says
-Failed, closes its connection without a word, or falls silent after it had sent heartbeats. Everybody is told.
+Failed, closes its connection without a word, or falls silent after it had sent heartbeats. Everybody is told. Who sends
+heartbeats gets some, so that a scheduler that is frozen is noticed too.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -132,6 +134,7 @@ class Membership:
         self._strangers = 0  # who were turned away,
         self._stranger = ""  # the last of them, and why
         self._released = 0
+        self._beaten = -math.inf  # when the last heartbeats were sent
         self._ended = False
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
@@ -324,6 +327,10 @@ class Membership:
                 member.fresh, member.heard = False, now
             elif member.beats and not member.left and 0 < self._timeout < now - member.heard:
                 return self._blame(member, f"is silent for {now - member.heard:.3g} s")
+        beats = list[Instruction]()
+        if self._timeout and now - self._beaten >= self._timeout / 5:  # more often than its own are counted
+            self._beaten = now
+            beats = [MemberTell(p, Heartbeat()) for p, member in self._members.items() if member.beats]
         waits = [*([] if self._welcome else [""]), *self._barriers]
         for name in waits:
             if now - self._since.setdefault(name, now) <= self._deadline:
@@ -333,7 +340,7 @@ class Membership:
             ranks = self._awaited(name)
             why = f"barrier {name!r} waits for {named(ranks)} since {self._deadline:g} s"
             return self._fail(Failed(tuple(ranks), why))
-        return ()
+        return beats
 
 
 def _by_host(members: Iterable[_Member], before: str = "") -> str:
