@@ -297,6 +297,28 @@ def ordinary(me: int, count: int) -> Any:
 
 
 @scenario
+def vanishing(me: int, count: int) -> Any:
+    """One worker is killed when it has begun a round, before the others do: its array cannot be read any more."""
+    kv = store(me, count)
+    kv.init("v", np.zeros(50_000))
+    kv.barrier()
+    kv.barrier()
+    assert kv._backend.group.probe.may  # type: ignore[attr-defined]
+    here = Path(sys.argv[3]) / "pid"
+    if me == 1:
+        kv.pushpull("v", np.ones(50_000), wait=False)
+        here.with_suffix(".part").write_text(str(os.getpid()))
+        here.with_suffix(".part").rename(here)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not here.exists():
+        time.sleep(0.01)
+    stat = Path(f"/proc/{here.read_text()}/stat")
+    while stat.exists() and ") Z" not in stat.read_text():
+        time.sleep(0.01)
+    return refusal(lambda: kv.pushpull("v", np.ones(50_000)))
+
+
+@scenario
 def disagreeing(me: int, count: int) -> Any:
     with store(me, count) as kv:
         kv.init("good", np.zeros(2))

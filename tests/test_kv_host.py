@@ -42,7 +42,7 @@ from mezzo.kvstore.protocol.host import (
     Lift,
     Ready,
 )
-from mezzo.ops.errors import BudgetError, InputError, MezzoError, PeerError
+from mezzo.ops.errors import BudgetError, InputError, MezzoError
 from mezzo.runtime.optimizer import LARS
 
 ROOT = Path(__file__).parents[1]
@@ -288,7 +288,7 @@ def test_memory_of_others_that_cannot_be_read() -> None:
     assert asks.may
     asks.answered(2, False)
     assert not asks.may
-    with pytest.raises(PeerError, match="the array of member 3 cannot be read"):
+    with pytest.raises(private.Unreadable):
         private.PrivateOperand(3, os.getpid(), 8, 4).read(2, np.empty(5, np.float32))
 
 
@@ -453,6 +453,13 @@ def test_a_worker_killed_while_it_pushes_is_named(tmp_path: Path) -> None:
     assert dead is None
     for kind, said, _ in (one, other):
         assert (kind, "rank 1 has died" in said) == ("PeerError", True)
+
+
+def test_a_worker_whose_array_cannot_be_read_any_more_is_named(tmp_path: Path) -> None:
+    one, dead, other = workers("vanishing", 3, tmp_path)
+    assert dead is None
+    for kind, said, _ in (one, other):
+        assert (kind, "rank 1 has died" in said) == ("PeerError", True), said
 
 
 def test_who_does_not_start_is_named(tmp_path: Path) -> None:

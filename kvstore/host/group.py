@@ -32,7 +32,7 @@ from ..updater import UpdateRule
 from . import memory
 from .memory import Segment, SharedPlaces
 from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
-from .private import PrivateOperand, Probe, answer
+from .private import PrivateOperand, Probe, Unreadable, answer
 from .upper_tier import UpperTier
 from .values import HostValue, Slot, ValueOperation, aligned
 from .waiting import BARRIER, PATIENCE, Waiting
@@ -205,7 +205,7 @@ class Group(Waiting):
             if operation.values and not operation.begun:
                 operation.begun = True
                 self._begin(value, operation)
-                if value.error is not None:
+                if value.error is not None or self.failure is not None:
                     return
             if operation.pull and not operation.begun and self._above is not None and self._above.newest:
                 operation.begun = True
@@ -334,9 +334,19 @@ class Group(Waiting):
     def _reduce(self, value: HostValue) -> None:
         """Sum this member's part, once no operand is on its way to another place."""
         value.deferred = value.moving
-        if not value.deferred:
+        if value.deferred:
+            return
+        try:
             self.moved += value.reduce(None if value.own else self.rule)
-            self._execute(self._machine.handle(HostDone(self.me, value.number, value.step)), value)
+        except Unreadable as error:
+            self._die(self._dead(error.member, f"its memory cannot be read ({error})"))
+            return
+        self._execute(self._machine.handle(HostDone(self.me, value.number, value.step)), value)
+
+    def _dead(self, member: int, how: str) -> PeerError:
+        why = f"{self._names([member])} has died: {how}"
+        hint = "see what it printed last; the others cannot go on without it"
+        return PeerError(why, where=self.where, hint=hint)
 
     def _tell(self, instruction: HostTell, place: tuple[int, int]) -> None:
         event = instruction.event
@@ -371,13 +381,7 @@ class Group(Waiting):
                 self._note(tag)
             elif kind == GONE:
                 if tag.member not in self._left:
-                    self._die(
-                        PeerError(
-                            f"{self._names([tag.member])} has died: its connection was closed",
-                            where=self.where,
-                            hint="see what it printed last; the others cannot go on without it",
-                        )
-                    )
+                    self._die(self._dead(tag.member, "its connection was closed"))
             elif kind == LEAVE:
                 self._left.add(tag.member)
                 for instruction in self._machine.handle(HostLeft(tag.member)):

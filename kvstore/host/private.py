@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import PeerError
 from ...ops.types import Array
 
 WORD = 8  # bytes that are read to see whether it may be
@@ -52,6 +51,14 @@ def read(pid: int, address: int, out: Array) -> None:
         done += count
 
 
+class Unreadable(Exception):
+    """The operand of a member cannot be read, since its process has ended."""
+
+    def __init__(self, member: int, reason: str) -> None:
+        super().__init__(reason)
+        self.member = member
+
+
 @dataclass(frozen=True, slots=True)
 class PrivateOperand:
     """An operand of another member, in its own memory."""
@@ -62,15 +69,11 @@ class PrivateOperand:
     itemsize: int
 
     def read(self, low: int, out: Array) -> None:
-        """Fill `out` with the elements from `low` on. Raises PeerError."""
+        """Fill `out` with the elements from `low` on. Raises Unreadable."""
         try:
             read(self.pid, self.address + low * self.itemsize, out)
         except OSError as error:
-            raise PeerError(
-                f"the array of member {self.member} cannot be read: {error}",
-                where="level 1",
-                hint="its process has ended; see what it printed last",
-            ) from error
+            raise Unreadable(self.member, str(error)) from error
 
 
 class Probe:
