@@ -2,6 +2,7 @@
 
 from .async_handle import Handle
 from .create import KINDS, create
+from .drift import Drift
 from .store import KVStore, Stats
 
-__all__ = ["KINDS", "Handle", "KVStore", "Stats", "create"]
+__all__ = ["KINDS", "Drift", "Handle", "KVStore", "Stats", "create"]
