@@ -197,6 +197,8 @@ def test_a_job_begins_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     fails_twice = counted(tmp_path / "a", "sys.exit(7 if int(sys.argv[2]) < 2 else 0)")
     assert launch(fails_twice, restarts=1, workers=2) == 7
     assert launch(counted(tmp_path / "b", "sys.exit(7 if int(sys.argv[2]) < 2 else 0)"), restarts=2, workers=2) == 0
+    assert launch(counted(tmp_path / "c", "sys.exit(2)"), restarts=2) == 2
+    assert len([*(tmp_path / "c").iterdir()]) == 1
     begun = {path.name: len(list(path.iterdir())) for path in (tmp_path / "b").iterdir()}
     assert begun.keys() == {"attempt 0", "attempt 1", "attempt 2"}
     assert begun["attempt 2"] == 2

@@ -23,6 +23,7 @@ from .crew import Asked, Crew, Events, Member, Outcome
 from .prefix import Printer
 
 GRACE = 5.0  # seconds between asking a process to end and ending it
+USAGE = 2  # the exit code of a program that was called wrongly, which would be so again
 SCALES: dict[int, int] = {signal.SIGUSR1: -1, signal.SIGUSR2: 1}  # signals that ask for fewer or more workers
 TUNED = ("MEZZO_BIND", "MEZZO_KV_DEADLINE", "MEZZO_KV_MEMORY", "MEZZO_JOB_KEY")  # as whoever launches has set them
 ROLE = (sys.executable, "-m", "mezzo.kvstore.role")  # a scheduler or server needs no script
@@ -97,8 +98,9 @@ def launch(
     to, and ended after `grace` seconds. Lines of output come out whole, behind the name of who wrote them, unless that
     is in `bare`.
 
-    Where `job` is a function, it makes the processes anew for each attempt: after a failure, at most `restarts` times,
-    and with one worker fewer or more, beginning with `workers`, when SIGUSR1 or SIGUSR2 asks for it.
+    Where `job` is a function, it makes the processes anew for each attempt: after a failure (but not exit code 2, which
+    programs have for wrong arguments), at most `restarts` times, and with one worker fewer or more, beginning with
+    `workers`, when SIGUSR1 or SIGUSR2 asks for it.
     """
     if not hasattr(os, "killpg"):
         raise MissingPackage("this system has no process groups", where="launch", hint="it needs Linux or macOS")
@@ -110,7 +112,7 @@ def launch(
                 wanted = max(1, scale.workers + SCALES[ended.asked.signal])
                 scale = Scale(scale.attempt + 1, wanted)
                 _say(f"all start again, with {wanted} worker{'s' * (wanted > 1)}")
-            elif ended.first is not None and restarts > 0:
+            elif ended.first is not None and ended.code != USAGE and restarts > 0:
                 restarts, scale = restarts - 1, Scale(scale.attempt + 1, scale.workers)
                 _say(f"all start again; {restarts} more restart{'s' * (restarts != 1)} would follow")
             else:
