@@ -212,6 +212,25 @@ def train_for_ever(kv: KVStore) -> Result:
     return {}
 
 
+def two_ways(kv: KVStore) -> Result:
+    """The first steps of a Trainer measure two orders; all of them have the bits of a Trainer with one. What is given
+    out: before how many steps it has decided, and whether all agree."""
+    (trainer, batch), (plain, _) = _trainer(kv), _trainer(kv, overlap=True)
+    first, steps = trainer._update, 0
+    used = set()
+    for step in range(14):
+        used.add(trainer._ways.next() if trainer._ways else trainer._update)
+        steps += trainer._ways is not None
+        trainer.step(batch)
+        plain.step(batch)
+        for name, array in plain.parameters.items():
+            assert array.tobytes() == trainer.parameters[name].tobytes(), (step, name)
+    early = np.zeros(kv.num_workers)
+    early[kv.rank] = trainer._update is first
+    kv.init("early", np.zeros(kv.num_workers))
+    return {"steps": steps, "ways": len(used), "early": kv.pushpull("early", early).tolist()}
+
+
 def drifts(kv: KVStore) -> Result:
     """One bit of a parameter of rank 1 changes after step 7: the comparison after step 10 finds it, or a checkpoint."""
     trainer, batch = _trainer(kv, compare_every=5)
@@ -283,6 +302,7 @@ SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
         whole,
         wait_for_ever,
         train_for_ever,
+        two_ways,
         drifts,
         blocks_drift,
         until_told,

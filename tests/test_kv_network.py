@@ -265,6 +265,12 @@ def test_a_frozen_worker_is_named_by_all_others(
             assert "missing rank 1" in error, error
 
 
+def test_the_quicker_order_of_a_step_is_found(tmp_path: Path) -> None:
+    for result in finished(tmp_path, "two_ways", ("a", "b"), 1):
+        assert (result["steps"], result["ways"]) == (12, 2)
+        assert result["early"] in ([0, 0], [1, 1]), "all take the same"
+
+
 @pytest.mark.parametrize("victim", ["server0", "scheduler", "agent"])
 def test_a_frozen_process_is_named_by_all_others(victim: str, tmp_path: Path) -> None:
     """By its missing heartbeats, before those who wait for it are."""

@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import WAYS, sized, smallest
 from .step import COUNT, NORM, RATE, SCALE, Scaling, Step, training_step
+from .ways import Ways
 
 if TYPE_CHECKING:
     from ..kvstore.store import KVStore
@@ -68,8 +70,9 @@ class Trainer:
     the whole batch. The optimizer runs on every worker, or with `update_on_kvstore=True` where the store keeps the
     parameters (what looks at all gradients is refused then): the numbers are the same. All begin with the parameters
     of rank 0; random numbers differ by rank. Statistics of batch normalisation, losses and metrics are this worker's
-    own, where nothing else is said. Gradients travel while the rest of the backward part runs, unless `overlap` is
-    False. Every `compare_every` steps (0: never), and before a checkpoint, digests of the parameters are compared.
+    own, where nothing else is said. Gradients travel while the rest of the backward part runs (`overlap`), or after it
+    (False); by default, on processors, whichever took less time in the first steps. Every `compare_every` steps
+    (0: never), and before a checkpoint, digests of the parameters are compared.
 
     `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
     or the shapes of the inputs to plan for, by name, if the model leaves them open.
@@ -111,7 +114,7 @@ class Trainer:
         onednn: bool = True,
         kvstore: KVStore | str | None = None,
         update_on_kvstore: bool | None = None,
-        overlap: bool = True,
+        overlap: bool | None = None,
         compare_every: int = COMPARED,
         **others: Any,
     ) -> None:
@@ -120,7 +123,9 @@ class Trainer:
         self.source = infer(prepared(given, train or ()))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
-        self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap, compare_every)
+        self.exchange = (
+            None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap is not False, compare_every)
+        )
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
             *(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared),
@@ -162,6 +167,12 @@ class Trainer:
         how: dict[str, Any] = {"seed": seed, "device": device, "threads": threads, "onednn": onednn}
         self._update = Session(self.graph_of_step, **how, exchange=self.exchange)
         self.states = self._update.states
+        self._ways: Ways | None = None
+        if overlap is None and shared is not None and self.exchange and self.exchange.workers > 1 and device == "cpu":
+            after = replace(self.plan, shared=replace(shared, overlap=False))
+            late = training_step(with_loss, value, self.trained, after, again=again)
+            sessions = self._update, Session(late, states=self.states, **how, exchange=self.exchange)
+            self._ways = Ways(sessions)
         self._gather: Session | None = None
         if gather > 1:
             self._gather = Session(steps(updates=False, again=again), states=self.states, **how, exchange=self.exchange)
@@ -234,13 +245,27 @@ class Trainer:
             if not exchange.joined:
                 exchange.join(self.parameters, self.plan.optimizer, self._kept, self._facts())
             sizes = exchange.sizes_begin(size)
-            found = session.run(fed, observe=observe)
+            found = self._together(session, fed, observe, exchange)
             exchange.sizes_end(sizes)
             exchange.compare(self.parameters, number)
         self._calls, loss = number, float(found[self.loss])
         self._last = number, loss, found.get(NORM), self._held
         self._measure(self._measures, found, fed)
         return loss
+
+    def _together(self, session: Session, feeds: Feeds, observe: Observer | None, exchange: Exchange) -> dict[str, Any]:
+        """Run a step with the other workers: in either way at first, then in the one that took less time of all."""
+        ways = self._ways
+        if ways is None or session is not self._update:
+            return session.run(feeds, observe=observe)
+        way, began = ways.next(), perf_counter()
+        way.next_run = session.next_run
+        found = way.run(feeds, observe=observe)
+        ways.took(perf_counter() - began)
+        if ways.measured:
+            times = ways.medians if exchange.on_store else exchange.total(ways.medians)
+            self._update, self._ways = ways.quickest(times), None
+        return found
 
     def _fed(self, feeds: Feeds) -> tuple[Feeds, int]:
         """Feeds whose classes are int64 as losses take them, and how many samples they have; InputError for none."""

@@ -18,7 +18,7 @@ def main(net: str, batch: int, rounds: int, out: str, trace: str) -> None:
     feeds = lesson.feeds(batch)
     with create("dist_sync") as kv:
         trainers = {
-            "overlap": lesson.trainer(batch, kvstore=kv),
+            "overlap": lesson.trainer(batch, kvstore=kv, overlap=True),
             "after": lesson.trainer(batch, kvstore=kv, overlap=False),
             "alone": lesson.trainer(batch),
         }
