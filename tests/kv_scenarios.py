@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -189,6 +190,20 @@ def wait_for_ever(kv: KVStore) -> Result:
     return {}
 
 
+def freezes_in_a_round(kv: KVStore) -> Result:
+    """Rank 1 stops when it has begun a round and before it has summed its part; only then do the others begin."""
+    (large,) = _declared(kv, a=LARGE)
+    folder = Path(os.environ["KV_FOLDER"])
+    if kv.rank == 1:
+        kv.pushpull("a", large, wait=False)
+        (folder / "begun").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return {"value": float(kv.pushpull("a", large)[0])}
+
+
 def _trainer(kv: KVStore, **how: Any) -> tuple[Any, Result]:
     """A Trainer of two dense layers, and a batch for it."""
     import mezzo as mz
@@ -302,6 +317,7 @@ SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
         whole,
         wait_for_ever,
         train_for_ever,
+        freezes_in_a_round,
         two_ways,
         drifts,
         blocks_drift,

@@ -265,6 +265,19 @@ def test_a_frozen_worker_is_named_by_all_others(
             assert "missing rank 1" in error, error
 
 
+@pytest.mark.parametrize(("hosts", "servers"), [("aab", 1), ("aaa", 0)])
+def test_who_freezes_in_the_middle_of_a_round_is_named(
+    hosts: str, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operand is there, and its sum is not."""
+    monkeypatch.setenv("KV_DEADLINE", f"{SHORT / 2}")
+    with job(tmp_path, "freezes_in_a_round", tuple(hosts), servers, deadline=LONG) as made:
+        for rank in (0, 2):
+            made.processes[f"worker{rank}"].wait(LONG + SLACK)
+            error = json.loads((tmp_path / f"worker{rank}.out").read_text().splitlines()[-1])["error"]
+            assert "missing rank 1" in error, error
+
+
 def test_the_quicker_order_of_a_step_is_found(tmp_path: Path) -> None:
     for result in finished(tmp_path, "two_ways", ("a", "b"), 1):
         assert (result["steps"], result["ways"]) == (12, 2)

@@ -34,7 +34,7 @@ from .memory import Segment, SharedPlaces
 from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
 from .private import PrivateOperand, Probe, Unreadable, answer
 from .upper_tier import UpperTier
-from .values import HostValue, Slot, ValueOperation, aligned
+from .values import WORDS, HostValue, Slot, ValueOperation, aligned
 from .waiting import BARRIER, PATIENCE, Waiting
 
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP, MOVED = range(BARRIER + 1, BARRIER + 8)  # kinds of tags
@@ -146,7 +146,7 @@ class Group(Waiting):
 
     def _size(self, nbytes: int) -> int:
         """The bytes of the segment of a value."""
-        return aligned(nbytes) + 2 * 8 * self.members
+        return aligned(nbytes) + WORDS * 8 * self.members
 
     def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
         return HostValue(number, name, array, segment, self.me, self.members, lifter)
@@ -341,6 +341,8 @@ class Group(Waiting):
         except Unreadable as error:
             self._die(self._dead(error.member, f"its memory cannot be read ({error})"))
             return
+        if self.me < self.members:
+            value.done[self.me] = value.step
         self._execute(self._machine.handle(HostDone(self.me, value.number, value.step)), value)
 
     def _dead(self, member: int, how: str) -> PeerError:
@@ -522,4 +524,7 @@ class Group(Waiting):
 
     def _missing(self, value: HostValue) -> Sequence[int]:
         behind = [m for m in self._others() if m not in self._left and value.clocks[m] < value.step]
+        if not behind:  # who is to tell the agent that its part is summed
+            reducers = [m for m in value.reducers or () if m < self.members and m != self.me]
+            behind = [m for m in reducers if m not in self._left and value.done[m] < value.step]
         return behind if behind and value.busy else self._machine.missing(value.number)

@@ -31,7 +31,7 @@ from .backend import HostStore
 from .group import DROP, Group
 from .memory import Segment
 from .mesh import Mesh, Tag
-from .values import HostValue, ValueOperation, aligned
+from .values import WORDS, HostValue, ValueOperation, aligned
 
 CLOCK = DROP + 1  # a kind of tag: a member has pushed
 SHORTEST, LONGEST = 20e-6, 1e-3  # seconds between tries to get a lock
@@ -45,7 +45,7 @@ class SharedValue(HostValue):
     def share(self, array: Array, members: int) -> None:
         self.alone = False
         self.stored, self.flat, self.shown = array, array.reshape(-1), array
-        self.steps = self.segment.array(aligned(self.nbytes) + 8 * members, (1,), np.dtype(np.int64))
+        self.steps = self.segment.array(aligned(self.nbytes) + WORDS * 8 * members, (1,), np.dtype(np.int64))
 
 
 class RelaxedOperation(ValueOperation):
