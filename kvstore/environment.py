@@ -16,6 +16,7 @@ so that its launchers start ours; those with MEZZO_ are our own and may be absen
 | MEZZO_KV_DEADLINE | seconds after which a wait is an error | 120 |
 | MEZZO_KV_MEMORY | MiB that a server or agent may take for values | half of the machine's |
 | MEZZO_JOB_KEY | the secret of the job: where one process has it, every connection proves it at both ends | none |
+| MEZZO_JOB_KEY_FILE | a file with that secret, which nobody but its owner may read | none |
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, get_args
 
 from ..ops.errors import InputError, MezzoError
+from . import secret
 
 Role = Literal["worker", "server", "scheduler"]
 ROLES: tuple[str, ...] = get_args(Role)
@@ -65,6 +67,7 @@ class Environment:
     deadline: float = DEADLINE  # seconds
     memory: int = 0  # bytes for values; 0: half of the machine's
     key: str = field(default="", repr=False)
+    key_file: str = ""  # where the key was read, if it was
 
     @classmethod
     def read(cls, given: Mapping[str, str] | None = None) -> Environment:
@@ -73,6 +76,7 @@ class Environment:
         Raises InputError that names every variable that is missing or wrong.
         """
         found = _Reader(os.environ if given is None else given)
+        key_file = found.take(secret.FILE, _text, "")
         made = cls(
             role=found.take("DMLC_ROLE", _role),
             root=(found.take("DMLC_PS_ROOT_URI", _text), found.take("DMLC_PS_ROOT_PORT", _between(1, 65535))),
@@ -84,9 +88,12 @@ class Environment:
             deadline=found.take("MEZZO_KV_DEADLINE", _seconds, DEADLINE),
             memory=found.take("MEZZO_KV_MEMORY", _between(1, 1 << 30), 0) << 20,
             key=found.take("MEZZO_JOB_KEY", _text, ""),
+            key_file=key_file,
         )
+        if made.key and key_file:
+            found.wrong.append(f"{secret.FILE} and MEZZO_JOB_KEY both give a key")
         found.check()
-        return made
+        return replace(made, key=secret.read_key(key_file)) if key_file else made
 
     def variables(self) -> dict[str, str]:
         """The variables that say this, for a process to be started."""
@@ -102,6 +109,8 @@ class Environment:
         }
         made |= {"MEZZO_RANK": str(self.rank)} if self.rank is not None else {}
         made |= {"MEZZO_KV_MEMORY": str(self.memory >> 20)} if self.memory else {}
+        if self.key_file:
+            return made | {secret.FILE: self.key_file}
         return made | ({"MEZZO_JOB_KEY": self.key} if self.key else {})
 
     def as_role(self, role: Role, rank: int | None = None, host: str | None = None) -> Environment:
@@ -114,7 +123,7 @@ class Environment:
             raise InputError(
                 f"{address} is outside of this machine, and the job has no key: anybody could read and write",
                 where="MEZZO_BIND" if address == self.bind else "DMLC_PS_ROOT_URI",
-                hint=f"bind {LOOPBACK}, or give every process of the job the same secret as MEZZO_JOB_KEY",
+                hint=f"bind {LOOPBACK}, or give every process the same secret as MEZZO_JOB_KEY or {secret.FILE}",
             )
         return address
 

@@ -19,6 +19,7 @@ SWITCHES = {
     "MEZZO_BIND": "the address at which a process of a job listens",
     "MEZZO_HOST": "workers with one name share memory",
     "MEZZO_JOB_KEY": "the secret of a job: every connection proves it; needed outside of this machine",
+    "MEZZO_JOB_KEY_FILE": "a file with that secret, which nobody but its owner may read",
     "MEZZO_KV_DEADLINE": "seconds after which a wait for other workers is an error",
     "MEZZO_KV_MEMORY": "MiB that a server or agent may take for values",
     "MEZZO_ATTEMPT": "how many times the launcher has begun this job before",

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..kvstore import secret
 from ..kvstore.environment import ATTEMPT, LOOPBACK, Environment, Role
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
@@ -25,7 +26,7 @@ from .prefix import Printer
 GRACE = 5.0  # seconds between asking a process to end and ending it
 USAGE = 2  # the exit code of a program that was called wrongly, which would be so again
 SCALES: dict[int, int] = {signal.SIGUSR1: -1, signal.SIGUSR2: 1}  # signals that ask for fewer or more workers
-TUNED = ("MEZZO_BIND", "MEZZO_KV_DEADLINE", "MEZZO_KV_MEMORY", "MEZZO_JOB_KEY")  # as whoever launches has set them
+TUNED = ("MEZZO_BIND", "MEZZO_KV_DEADLINE", "MEZZO_KV_MEMORY")  # as whoever launches has set them
 ROLE = (sys.executable, "-m", "mezzo.kvstore.role")  # a scheduler or server needs no script
 
 
@@ -41,8 +42,8 @@ def members(command: Sequence[str], workers: int, servers: int, hosts: int = 1, 
     """The processes of a job whose workers run `command`, at a port that is free now.
 
     `hosts` splits the workers into so many groups that take each other for other machines. Processors are shared out
-    among workers, unless OMP_NUM_THREADS is set. `attempt` counts the times that the job was begun before. Raises
-    InputError for numbers that make no job.
+    among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts the times
+    that the job was begun before. Raises InputError for numbers that make no job, and for a file that holds no key.
 
     >>> [m.name for m in members(["true"], workers=2, servers=1)]
     ['scheduler', 'server 0', 'worker 0', 'worker 1']
@@ -52,7 +53,12 @@ def members(command: Sequence[str], workers: int, servers: int, hosts: int = 1, 
     if hosts > 1 and not servers:
         raise InputError(f"{hosts} hosts without a server", where="launch", hint="hosts meet at servers: give -s 1")
     here = socket.gethostname()
-    job = Environment("scheduler", (LOOPBACK, _free_port()), workers, servers, here)
+    key, key_file = (os.environ.get(name, "").strip() for name in ("MEZZO_JOB_KEY", secret.FILE))
+    if key_file:
+        secret.read_key(key_file)  # one error, not one of each process
+    elif not key:
+        key = secret.fresh()  # no other process of this machine can join the job, or end it
+    job = Environment("scheduler", (LOOPBACK, _free_port()), workers, servers, here, key=key, key_file=key_file)
     inherited = {**os.environ, "PYTHONUNBUFFERED": "1", ATTEMPT: str(attempt)}
     inherited.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers)))
     if sys.stdout.isatty():  # what they write goes through a pipe, which has no width

@@ -34,7 +34,7 @@ Side = Literal["caller", "listener"]
 _SIDES: tuple[Side, Side] = ("caller", "listener")
 
 KEYS_DIFFER = "its key is not that of this process"
-SAME_KEY = "give every process of the job the same secret as MEZZO_JOB_KEY"
+SAME_KEY = "give every process of the job the same secret as MEZZO_JOB_KEY or MEZZO_JOB_KEY_FILE"
 
 
 @dataclass(frozen=True, slots=True)
