@@ -149,9 +149,11 @@ def local(address: str) -> bool:
     if address == "localhost":
         return True
     try:
-        return ipaddress.ip_address(address).is_loopback
+        found = ipaddress.ip_address(address)
     except ValueError:
         return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None  # who listens on :: sees these
+    return (mapped or found).is_loopback
 
 
 class _Reader:

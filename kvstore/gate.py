@@ -18,11 +18,13 @@ from .environment import Environment, local
 from .loop import Loop
 from .protocol import handshake as h
 from .stream import Door
+from .user import stranger
 
 MOST = 128  # connections whose handshake has not ended; one more, and the oldest is closed
 PATIENCE = 30.0  # seconds that a handshake may take where this process listens, or the job's deadline if that is less
 TOLD = 10  # refusals that a process tells of
 SCHEDULER = "scheduler"  # what callers want to reach
+ONE_USER = "run all processes of a job on one machine as one user"
 Opened = Callable[[socket.socket], None]
 Refused = Callable[[MezzoError], None]
 
@@ -61,6 +63,11 @@ class Gate:
         self._door = Door(loop, sock, self._knocked)
 
     def _knocked(self, sock: socket.socket) -> None:
+        if reason := stranger(sock):
+            where = describe(sock)
+            sock.close()
+            self._refused(PeerError(reason, where=where, hint=ONE_USER))
+            return
         if len(self._waiting) >= MOST:
             next(iter(self._waiting)).broke(f"{MOST} newer connections wait")
         caller = _Caller(self, self._loop, sock, _handshake("listener", sock, self._environment, self._service))
@@ -166,11 +173,14 @@ def _prove(sock: socket.socket, machine: h.Handshake, end: float) -> None:
     while True:
         try:
             for instruction in machine.handle(event):
+                if isinstance(instruction, h.HandshakeRefuse):
+                    raise PeerError(instruction.reason, hint=instruction.hint)
+                # the kernel knows whose the other end is once it has been accepted, hence when it has said something
+                if not isinstance(event, h.Began) and (reason := stranger(sock)):
+                    raise PeerError(reason, hint=ONE_USER)
                 match instruction:
                     case h.Open():
                         return
-                    case h.HandshakeRefuse(reason, hint):
-                        raise PeerError(reason, hint=hint)
                     case h.Say(data):
                         sock.settimeout(max(0.001, end - time.monotonic()))
                         sock.sendall(data)
