@@ -47,7 +47,7 @@ def listen(address: Address) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
-        sock.listen(256)
+        sock.listen(1024)  # strangers who come all at once keep nobody waiting for longer than they last
     except OSError as error:
         sock.close()
         raise InputError(f"cannot listen: {error}", where=str(address), hint="is the address taken?") from error

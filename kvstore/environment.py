@@ -17,6 +17,9 @@ so that its launchers start ours; those with MEZZO_ are our own and may be absen
 | MEZZO_KV_MEMORY | MiB that a server or agent may take for values | half of the machine's |
 | MEZZO_JOB_KEY | the secret of the job: where one process has it, every connection proves it at both ends | none |
 | MEZZO_JOB_KEY_FILE | a file with that secret, which nobody but its owner may read | none |
+| MEZZO_TLS | 1: connections within this machine are encrypted, as all others are | those that leave the machine |
+| MEZZO_TLS_CERT, MEZZO_TLS_KEY | files (PEM): the certificate of this process, its private key | made when it listens |
+| MEZZO_TLS_CA | a file (PEM): both ends of a connection demand certificates of this authority | none |
 """
 
 from __future__ import annotations
@@ -68,6 +71,10 @@ class Environment:
     memory: int = 0  # bytes for values; 0: half of the machine's
     key: str = field(default="", repr=False)
     key_file: str = ""  # where the key was read, if it was
+    tls: bool = False  # within the machine, too
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
 
     @classmethod
     def read(cls, given: Mapping[str, str] | None = None) -> Environment:
@@ -89,9 +96,17 @@ class Environment:
             memory=found.take("MEZZO_KV_MEMORY", _between(1, 1 << 30), 0) << 20,
             key=found.take("MEZZO_JOB_KEY", _text, ""),
             key_file=key_file,
+            tls=found.take("MEZZO_TLS", _one, False),
+            tls_cert=found.take("MEZZO_TLS_CERT", _text, ""),
+            tls_key=found.take("MEZZO_TLS_KEY", _text, ""),
+            tls_ca=found.take("MEZZO_TLS_CA", _text, ""),
         )
         if made.key and key_file:
             found.wrong.append(f"{secret.FILE} and MEZZO_JOB_KEY both give a key")
+        if made.tls and not made.key and not key_file:
+            found.wrong.append("MEZZO_TLS=1 protects nothing without MEZZO_JOB_KEY: anybody could be at the other end")
+        if bool(made.tls_cert) != bool(made.tls_key) or (made.tls_ca and not made.tls_cert):
+            found.wrong.append("MEZZO_TLS_CERT and MEZZO_TLS_KEY belong together, and MEZZO_TLS_CA needs them")
         found.check()
         return replace(made, key=secret.read_key(key_file)) if key_file else made
 
@@ -109,6 +124,9 @@ class Environment:
         }
         made |= {"MEZZO_RANK": str(self.rank)} if self.rank is not None else {}
         made |= {"MEZZO_KV_MEMORY": str(self.memory >> 20)} if self.memory else {}
+        made |= {"MEZZO_TLS": "1"} if self.tls else {}
+        files = {"MEZZO_TLS_CERT": self.tls_cert, "MEZZO_TLS_KEY": self.tls_key, "MEZZO_TLS_CA": self.tls_ca}
+        made |= {name: path for name, path in files.items() if path}
         if self.key_file:
             return made | {secret.FILE: self.key_file}
         return made | ({"MEZZO_JOB_KEY": self.key} if self.key else {})
@@ -189,6 +207,12 @@ class _Reader:
 
 def _text(text: str) -> str:
     return text
+
+
+def _one(text: str) -> bool:
+    if text != "1":
+        raise ValueError("1")
+    return True
 
 
 def _role(text: str) -> Role:

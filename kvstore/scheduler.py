@@ -9,7 +9,7 @@ import socket
 import time
 
 from ..ops.errors import ExecutionError, MezzoError
-from . import wire
+from . import tls, wire
 from .address import describe, listen
 from .environment import Environment
 from .gate import SCHEDULER, Gate, Told
@@ -24,7 +24,7 @@ class Scheduler:
     """Runs the membership machine over sockets until the job has ended."""
 
     def __init__(self, environment: Environment) -> None:
-        environment.check_address(environment.root[0])
+        identity = tls.listening(environment, environment.check_address(environment.root[0]))
         self._loop = Loop()
         self._members = machine.Membership(
             environment.workers, environment.servers, environment.deadline, silence(environment.deadline)
@@ -35,7 +35,9 @@ class Scheduler:
         self._ended: machine.End | None = None
         self._peers = 0
         self._told = Told("scheduler")
-        self._gate = Gate(self._loop, listen(environment.root), environment, SCHEDULER, self._opened, self._refused)
+        self._gate = Gate(
+            self._loop, listen(environment.root), environment, SCHEDULER, self._opened, self._refused, identity
+        )
 
     def run(self) -> Failed | None:
         """Serve until the job has ended; why it failed, if it did."""

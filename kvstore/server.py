@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..ops.errors import MezzoError, PeerError, WireError
-from . import wire
+from . import tls, wire
 from .address import describe, listen, written
 from .environment import BEHIND_HOSTS, TICK, Environment
 from .gate import Gate, Told
@@ -57,7 +57,8 @@ class Server:
         self._due: deque[Stream] = deque()
         self._early: set[Stream] = set()
         self._optimizer: m.SetOptimizer | None = None
-        listening = listen((environment.check_address(environment.bind), 0))
+        identity = tls.listening(environment, environment.check_address(environment.bind))
+        listening = listen((environment.bind, 0))
         address = written(listening.getsockname()[:2])
         try:
             self._member = Member(self._loop, environment, "server", address=address)
@@ -66,7 +67,7 @@ class Server:
             self._loop.close()
             raise
         told = Told(self._member.name)
-        self._gate = Gate(self._loop, listening, environment, at(address), self._opened, told)
+        self._gate = Gate(self._loop, listening, environment, at(address), self._opened, told, identity)
         welcome = self._member.welcome
         self._levels = Levels.parse(welcome.consistency)
         self._member.failed = self._tell_failure

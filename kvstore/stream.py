@@ -18,6 +18,7 @@ from . import wire
 from .address import describe
 from .loop import READ, WRITE, Loop
 from .protocol.messages import Message
+from .tls import Secure
 from .wire import HEADER, Header
 
 SMALL = 128 << 10  # bytes of the buffer for heads and small frames; the longest head fits
@@ -47,7 +48,7 @@ class Frame(NamedTuple):
 
 
 class Stream:
-    """One connection over TCP or a unix socket, with a name for messages."""
+    """One connection over TCP, with TLS or without, or a unix socket, with a name for messages."""
 
     def __init__(self, loop: Loop, sock: socket.socket, receiver: Receiver, name: str = "") -> None:
         sock.setblocking(False)
@@ -71,6 +72,10 @@ class Stream:
         self._giving = False
         self._finishing = False
         self._events = READ
+        self._secure = sock if isinstance(sock, Secure) else None  # which may hold bytes that the loop knows nothing of
+        if self._secure is not None:
+            self._secure.established()
+            loop.after(0, self.readable)
         loop.watch(sock, self)
 
     # --- sending
@@ -161,7 +166,7 @@ class Stream:
             except OSError as error:
                 self._lose(str(error))
                 return
-            if not more:
+            if not more and (self._secure is None or self._secure.drained):
                 return
 
     def _receive_head(self) -> bool:

@@ -21,6 +21,7 @@ from mezzo.kvstore.address import parse_address
 from mezzo.kvstore.environment import LOOPBACK
 
 from .test_kv_network import LONG, ROOT, SHORT, SLACK, Job
+from .test_kv_tls import needs_certificates
 
 KEY, OTHER = "a secret of this job", "the secret of another one"
 
@@ -113,6 +114,7 @@ def strangers(made: Job, address: str, service: str) -> None:
         sock.close()
 
 
+@needs_certificates
 def test_strangers_do_not_disturb_a_job(tmp_path: Path) -> None:
     """Over the address of this machine that others reach, where it has one."""
     address = outside()

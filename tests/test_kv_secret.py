@@ -52,7 +52,7 @@ UNFIT: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a device": (lambda _: Path("/dev/zero"), "it is no regular file"),
     "for the group": (lambda folder: key_file(folder, mode=0o640), "its mode is 0640"),
     "for all": (lambda folder: key_file(folder, mode=0o604), "its mode is 0604"),
-    "empty": (lambda folder: key_file(folder, " \n"), "it is empty"),
+    "empty": (lambda folder: key_file(folder, " \n"), "is empty"),
     "too long": (lambda folder: key_file(folder, KEY * 1000), "more than 4096 bytes"),
 }
 

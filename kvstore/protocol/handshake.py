@@ -10,10 +10,11 @@ nonce or a proof. The *caller* is who has connected, the *listener* who has acce
 | 3 | Proof | |
 | 4 | | Proof, or Refusal where the caller's is wrong |
 
-A proof is the HMAC-SHA256 under the key of this format's name, the side that proves, both nonces, and what the caller
-wants to reach. So a proof that was recorded, sent back to who made it, or made for another process of the job is worth
-nothing, and who listens proves nothing to strangers. A job without a key stops after the greetings, and only on
-addresses that never leave the machine.
+A proof is the HMAC-SHA256 under the key of this format's name and version, the side that proves, both nonces, what the
+caller wants to reach, and the digest of the listener's certificate as the prover sees it (empty without TLS). So a
+proof that was recorded, sent back to who made it, made for another process of the job, or given to who stands in the
+middle of the connection is worth nothing; TLS cannot be taken away; and who listens proves nothing to strangers. A job
+without a key stops after the greetings, and only on addresses that never leave the machine.
 
 The machine knows no socket and no clock: it asks for `wanted` bytes, and whoever drives it reads no more than that.
 """
@@ -25,7 +26,7 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
-MAGIC, VERSION = b"MZHS", 1
+MAGIC, VERSION = b"MZHS", 2
 NONCE = 32  # bytes, as many as a proof has
 _LAYOUT = struct.Struct(f"<4sBBBB{NONCE}s")
 SIZE = _LAYOUT.size
@@ -34,7 +35,10 @@ Side = Literal["caller", "listener"]
 _SIDES: tuple[Side, Side] = ("caller", "listener")
 
 KEYS_DIFFER = "its key is not that of this process"
+_TLS = (b"\x15", b"\x16")  # how an alert and a handshake of TLS begin
 SAME_KEY = "give every process of the job the same secret as MEZZO_JOB_KEY or MEZZO_JOB_KEY_FILE"
+ANOTHER = "is this the right port, with the same Mezzo and the same MEZZO_TLS everywhere?"
+SAME_TLS = "give every process the same MEZZO_TLS: tunnels and translated addresses need MEZZO_TLS=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ class Handshake:
     """One end of a connection, until it is open or refused.
 
     `key` is the secret of the job, empty where it has none; `nonce` NONCE fresh random bytes; `service` what the caller
-    wants to reach, as both ends name it; `local` whether the other end is on this machine.
+    wants to reach, as both ends name it; `local` whether the other end is on this machine; `certificate` the digest of
+    the listener's certificate, empty where the connection is not encrypted.
 
     >>> caller = Handshake("caller", b"secret", b"1" * NONCE, "scheduler")
     >>> listener = Handshake("listener", b"secret", b"2" * NONCE, "scheduler")
@@ -97,9 +102,12 @@ class Handshake:
     (Open(),)
     """
 
-    def __init__(self, side: Side, key: bytes, nonce: bytes, service: str, local: bool = True) -> None:
+    def __init__(
+        self, side: Side, key: bytes, nonce: bytes, service: str, local: bool = True, certificate: bytes = b""
+    ) -> None:
         if len(nonce) != NONCE:
             raise ValueError(f"a nonce of {len(nonce)} bytes")
+        self._certificate = certificate
         self._side, self._key, self._nonce, self._service, self._local = side, key, nonce, service, local
         self._other: Side = "listener" if side == "caller" else "caller"
         self._expected = GREETING
@@ -120,11 +128,13 @@ class Handshake:
             case Began():
                 return self._began()
             case Broke(reason):
-                return self._refuse(reason, "is this the right port, and the same Mezzo on every host?")
+                return self._refuse(reason, ANOTHER)
             case HandshakeReceived(data):
                 if len(data) > self.wanted:
                     return self._refuse(f"{len(data)} bytes where {self.wanted} were wanted")
                 self._got += data
+                if self._got[:1] in _TLS:
+                    return self._refuse("it speaks TLS, and this process does not", SAME_TLS)
                 if MAGIC[: len(self._got)] != self._got[: len(MAGIC)]:  # told at the first byte that is wrong
                     return self._refuse("it does not begin as a process of a job does", "is this the right port?")
                 if len(self._got) < SIZE:
@@ -144,12 +154,13 @@ class Handshake:
             mine = (self._message(GREETING, self._nonce),) if self._side == "listener" else ()
             return (*mine, *self._greeted(version, side, keyed, body))
         if kind == REFUSAL and self._side == "caller" and self._theirs:
-            return self._refuse("it says that the key of this process is not that of the job", SAME_KEY)
+            reason = f"it says that the key of this process is not that of the job{self._or_between}"
+            return self._refuse(reason, SAME_KEY)
         if kind != self._expected or side != _SIDES.index(self._other) or keyed != 1 or version != VERSION:
             return self._refuse("it does not follow the handshake of a job")
         if not hmac.compare_digest(body, self._proof(self._other)):
             told = (self._message(REFUSAL, bytes(NONCE)),) if self._side == "listener" else ()
-            return (*told, *self._refuse(KEYS_DIFFER, SAME_KEY))
+            return (*told, *self._refuse(KEYS_DIFFER + self._or_between, SAME_KEY))
         mine = (self._message(PROOF, self._proof(self._side)),) if self._side == "listener" else ()
         self.over = True
         return (*mine, Open())
@@ -176,8 +187,13 @@ class Handshake:
     def _proof(self, side: Side) -> bytes:
         """Return the proof that this side of the connection has to present."""
         nonces = (self._nonce, self._theirs) if self._side == "caller" else (self._theirs, self._nonce)
-        said = (b"MEZZO_JOB_KEY", bytes((VERSION,)), side.encode(), *nonces, self._service.encode())
+        name = (b"MEZZO_JOB_KEY", bytes((VERSION,)))
+        said = (*name, side.encode(), *nonces, self._service.encode(), self._certificate)
         return hmac.digest(self._key, b"".join(len(part).to_bytes(4, "little") + part for part in said), "sha256")
+
+    @property
+    def _or_between(self) -> str:
+        return ", or another process stands between the two" if self._certificate else ""
 
     def _refuse(self, reason: str, hint: str = "") -> tuple[Instruction, ...]:
         self.over = True

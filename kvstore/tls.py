@@ -1,0 +1,299 @@
+"""TLS 1.3 between processes of a job: what a connection needs of certificates, and sockets that encrypt.
+
+TLS hides and protects what is said; the job's key tells who is at the other end. Its proofs (protocol/handshake.py)
+cover the certificate of who listens, as each end sees it: a process in the middle with a certificate of its own fails,
+and no authority is needed. Who listens makes a certificate when it starts, unless one is given.
+
+The end of a connection proves nothing, with TLS or without: anybody between two hosts can cut it. A process that leaves
+says Bye.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from ..ops.errors import InputError, MissingPackage
+from . import secret
+from .environment import Environment, local
+
+RAW = 256 << 10  # bytes that are received at once
+SHAKING = 16 << 10  # bytes of a flight, while the other end is not known
+AT_MOST = 64 << 10  # bytes that it may send until TLS is established
+AT_ONCE = 512 << 10  # bytes that are encrypted before they are given to the kernel
+_T = TypeVar("_T")
+RECORD = 16 << 10  # bytes of the longest record: what is shorter travels as one
+
+
+class TlsError(ConnectionError):
+    """A connection has ended because of what TLS found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The certificate of who listens, ready for use, and its SHA-256."""
+
+    context: ssl.SSLContext = field(repr=False)
+    digest: bytes
+
+
+def needed(environment: Environment, address: str) -> bool:
+    """Return whether connections with this address are encrypted: all that leave the machine, or all."""
+    return bool(environment.key) and (environment.tls or not local(address))
+
+
+def spoken(environment: Environment, sock: socket.socket) -> bool:
+    """Return whether a connection is encrypted. Each end decides by itself: nothing is negotiated."""
+    try:
+        peer = sock.getpeername()
+    except OSError:  # closed already, which the first read tells
+        return False
+    return isinstance(peer, tuple) and needed(environment, peer[0])
+
+
+def listening(environment: Environment, address: str) -> Identity | None:
+    """The certificate of a process that listens at this address; None where nobody will ask for it.
+
+    Raises MissingPackage where it has to be made and cannot be, InputError for files that do not hold what they should.
+    """
+    if not needed(environment, address):
+        return None
+    context = _context(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # no connection is resumed
+    _trust(context, environment)
+    if environment.tls_cert:
+        return Identity(context, _load(context, environment))
+    certificate, private = _made()
+    # OpenSSL reads files alone: one that is nowhere but in memory
+    file = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(file, certificate + private)
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
+    return Identity(context, _digest(certificate))
+
+
+def calling(environment: Environment) -> ssl.SSLContext:
+    """The context of a process that calls. Raises InputError as `listening` does."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the proofs tell who it is
+    context.verify_mode = ssl.CERT_NONE
+    _trust(context, environment)
+    if environment.tls_ca:
+        _load(context, environment)
+    return context
+
+
+def _context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _trust(context: ssl.SSLContext, environment: Environment) -> None:
+    """With an authority, both ends demand a certificate of it."""
+    if environment.tls_ca:
+        _try("MEZZO_TLS_CA", lambda: context.load_verify_locations(environment.tls_ca))
+        context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _load(context: ssl.SSLContext, environment: Environment) -> bytes:
+    """Load the certificate that is given; its digest."""
+    secret.read_private(environment.tls_key, "MEZZO_TLS_KEY", "give the private key of MEZZO_TLS_CERT", 1 << 20)
+
+    def load() -> bytes:
+        context.load_cert_chain(environment.tls_cert, environment.tls_key, password=_no_password)
+        with open(environment.tls_cert, "rb") as file:
+            return _digest(file.read())
+
+    return _try("MEZZO_TLS_CERT and MEZZO_TLS_KEY", load)
+
+
+def _try(where: str, call: Callable[[], _T]) -> _T:
+    try:
+        return call()
+    except (OSError, ValueError) as error:  # of which SSLError is one
+        raise InputError(f"they cannot be used: {error}", where=where, hint="give files in the PEM format") from error
+
+
+def _no_password() -> str:
+    raise ValueError("the private key is encrypted, and nobody is there to type its password")
+
+
+def _digest(chain: bytes) -> bytes:
+    """Return the SHA-256 of the first certificate of a file, as it travels."""
+    begin, end = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
+    _, _, after = chain.partition(begin)
+    text = (begin + after.partition(end)[0] + end).decode("ascii")
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).digest()
+
+
+def _made() -> tuple[bytes, bytes]:
+    """A certificate that signs itself, and its private key, both PEM."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise MissingPackage(
+            "TLS needs a certificate, and making one needs the package cryptography",
+            where="MEZZO_TLS_CERT",
+            hint="pip install 'mezzo[tls]', or give every process MEZZO_TLS_CERT and MEZZO_TLS_KEY",
+        ) from error
+    from datetime import datetime
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mezzo")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime(2020, 1, 1))  # it lives as long as its process; clocks of hosts need not agree
+        .not_valid_after(datetime(2120, 1, 1))
+        .sign(key, hashes.SHA256())
+    )
+    pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return made.public_bytes(pem), key.private_bytes(pem, kind, serialization.NoEncryption())
+
+
+class Secure(socket.socket):
+    """A TCP connection under TLS, which does not block, with the calls of a socket that a stream makes.
+
+    `drained` says that everything that has arrived here has been read: more comes from the kernel alone.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, listener: bool) -> None:
+        super().__init__(sock.family, sock.type, sock.proto, sock.detach())
+        self.setblocking(False)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=listener)
+        self._raw = memoryview(bytearray(SHAKING))
+        self._left = AT_MOST
+        self._unsent = memoryview(b"")  # encrypted, and not yet taken by the kernel
+        self._encrypted = 0  # bytes that `sendmsg` was given, and has not said to be sent
+        self.drained = True
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the certificate of the other end, which has sent one."""
+        return hashlib.sha256(self._tls.getpeercert(True) or b"").digest()
+
+    def shake(self) -> None:
+        """Go on with TLS's own handshake. Raises BlockingIOError until it has ended, TlsError where it cannot."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._left -= self._fill()
+                if self._left < 0:
+                    raise TlsError(f"it has sent {AT_MOST} bytes, and TLS is not established") from None
+            except ssl.SSLError as error:
+                raise self._ended(error) from error
+            else:
+                self._flush()
+                self.drained = False
+                return
+
+    # --- receiving
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        into = bytearray(size)
+        return bytes(into[: self.recv_into(memoryview(into))])
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        """Receive as much as is there; 0 where the other end has closed."""
+        view = memoryview(buffer)
+        got = 0
+        self.drained = False
+        while got < len(view):
+            try:
+                got += cast(int, self._tls.read(len(view) - got, view[got:]))  # into the view: how many bytes
+            except ssl.SSLWantReadError:
+                try:
+                    self._fill()
+                except BlockingIOError:
+                    self.drained = True
+                    if got:
+                        return got
+                    raise
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                break
+            except ssl.SSLError as error:
+                raise self._ended(error) from error
+        return got
+
+    def _fill(self) -> int:
+        """Receive what is encrypted; how much that was."""
+        count = super().recv_into(self._raw)
+        if count:
+            self._incoming.write(self._raw[:count])
+        else:
+            self._incoming.write_eof()
+        return count
+
+    # --- sending
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        return self.sendmsg((data,))
+
+    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
+        """Send some of these buffers; how many bytes. After BlockingIOError the next call has to give the same bytes,
+        maybe with more behind them, since they are encrypted already."""
+        if not self._encrypted:
+            self._encrypted = self._encrypt(buffers)
+        self._flush()
+        count, self._encrypted = self._encrypted, 0
+        return count
+
+    def _encrypt(self, buffers: Iterable[Any]) -> int:
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        if sum(len(view) for view in views) <= RECORD:
+            views = [memoryview(b"".join(views))]
+        count = 0
+        for view in views:
+            part = view[: AT_ONCE - count]
+            if part:
+                count += self._tls.write(part)
+        return count
+
+    def _flush(self) -> None:
+        """Give the kernel what is encrypted. Raises BlockingIOError where it does not take all."""
+        while self._unsent or self._outgoing.pending:
+            if not self._unsent:
+                self._unsent = memoryview(self._outgoing.read())
+            self._unsent = self._unsent[super().send(self._unsent) :]
+
+    def established(self) -> None:
+        """Take the memory of a connection over which values go, the other end being known."""
+        self._raw = memoryview(bytearray(RAW))
+
+    def _ended(self, error: ssl.SSLError) -> TlsError:
+        """Tell the other end why, if it listens; the error for people."""
+        with suppress(OSError):
+            self._flush()
+        reason = error.reason or str(error)
+        told = next((text for word, text in _REASONS.items() if word in reason), "TLS has failed")
+        return TlsError(f"{told} ({reason.replace('_', ' ').lower()})")
+
+
+_REASONS = {
+    "ALERT_BAD_RECORD_MAC": "what this process sent was changed on its way",
+    "BAD_RECORD_MAC": "what it sent was changed on its way",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "HTTP_REQUEST": "it does not speak TLS",
+    "EOF": "it closed the connection before TLS was established",
+    "PROTOCOL": "it does not speak TLS 1.3",
+    "UNKNOWN_CA": "certificates of MEZZO_TLS_CA are demanded",
+    "CERTIFICATE": "certificates of MEZZO_TLS_CA are demanded",
+}
