@@ -28,6 +28,7 @@ from .user import stranger
 MOST = 256  # connections whose handshake has not ended; one more, and an older one is closed
 SHARE = 128  # of these, at most so many of one address
 TRIES = 5  # to be heard by who listens
+PAUSE = 0.02  # seconds before the second one, twice as many before the third; a part of it is left to chance
 PATIENCE = 30.0  # seconds that a handshake may take where this process listens, or the job's deadline if that is less
 TOLD = 10  # refusals that a process tells of
 SCHEDULER = "scheduler"  # what callers want to reach
@@ -211,8 +212,8 @@ def enter(address: Address, deadline: float, environment: Environment, service: 
             return _entered(sock, environment, service, end)
         except _Unheard as error:
             if not again or time.monotonic() >= end:
-                raise PeerError(str(error), where=where, hint=h.ANOTHER) from error
-            time.sleep(random.uniform(0.05, 0.1) * 2 ** (TRIES - again))
+                raise PeerError(f"{error}, {TRIES} times", where=where, hint=h.ANOTHER) from error
+            time.sleep(random.uniform(PAUSE, 2 * PAUSE) * 2 ** (TRIES - 1 - again))
         except TimeoutError as error:
             why = f"the handshake has not ended within {deadline:g} s"
             raise DeadlineError(why, where=where, hint="is this the right port?") from error

@@ -23,7 +23,7 @@ from ..ops.errors import InputError, MissingPackage
 from . import secret
 from .environment import Environment, local
 
-RAW = 256 << 10  # bytes that are received at once
+RAW = 512 << 10  # bytes that are received at once
 SHAKING = 16 << 10  # bytes of a flight, while the other end is not known
 AT_MOST = 64 << 10  # bytes that it may send until TLS is established
 AT_ONCE = 512 << 10  # bytes that are encrypted before they are given to the kernel
@@ -198,6 +198,8 @@ class Secure(socket.socket):
                 self._left -= self._fill()
                 if self._left < 0:
                     raise TlsError(f"it has sent {AT_MOST} bytes, and TLS is not established") from None
+            except ssl.SSLEOFError as error:
+                raise ConnectionAbortedError("it closed the connection before TLS was established") from error
             except ssl.SSLError as error:
                 raise self._ended(error) from error
             else:
@@ -292,7 +294,6 @@ _REASONS = {
     "BAD_RECORD_MAC": "what it sent was changed on its way",
     "WRONG_VERSION_NUMBER": "it does not speak TLS",
     "HTTP_REQUEST": "it does not speak TLS",
-    "EOF": "it closed the connection before TLS was established",
     "PROTOCOL": "it does not speak TLS 1.3",
     "UNKNOWN_CA": "certificates of MEZZO_TLS_CA are demanded",
     "CERTIFICATE": "certificates of MEZZO_TLS_CA are demanded",
