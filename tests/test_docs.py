@@ -23,6 +23,7 @@ PAGES = [
     ROOT / "docs/training.md",
     ROOT / "docs/export.md",
     ROOT / "docs/kvstore.md",
+    ROOT / "docs/threats.md",
     ROOT / "docs/arrays.md",
     ROOT / "docs/gpu.md",
     ROOT / "docs/from-onnxruntime.md",
