@@ -23,11 +23,11 @@ SWITCHES = {
     "MEZZO_KV_DEADLINE": "seconds after which a wait for other workers is an error",
     "MEZZO_KV_MEMORY": "MiB that a server or agent may take for values",
     "MEZZO_ATTEMPT": "how many times the launcher has begun this job before",
+    "MEZZO_RANK": "the rank that a worker or server asks for",
     "MEZZO_TLS": "1 to encrypt connections within this machine, too",
     "MEZZO_TLS_CA": "a file: both ends of a connection demand certificates of this authority",
     "MEZZO_TLS_CERT": "a file with the certificate of this process; made when it listens if not given",
     "MEZZO_TLS_KEY": "a file with the private key of that certificate",
-    "MEZZO_RANK": "the rank that a worker or server asks for",
 }
 
 
