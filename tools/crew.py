@@ -166,7 +166,7 @@ class Crew:
             if later is None or isinstance(later, Asked):
                 return later or event
             if later.killed or (later.code and later.member.role == "worker" != event.member.role):
-                event = later
+                event, until = later, min(until, monotonic() + AFTER_WORKER)
         return event
 
     def _next(self, until: float | None) -> Ended | Asked | None:
