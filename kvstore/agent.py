@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from ..ops.errors import MezzoError
 from .environment import Environment
-from .host.group import Group
+from .host.group import FAREWELL, Group
 from .host.mesh import join
 from .link import Link
 from .loop import Loop
@@ -49,8 +49,17 @@ def serve(environment: Environment, place: Place) -> None:
     try:
         me = len(place.ranks)
         mesh = join(place.name, me, me + 1, max(environment.deadline, STARTING))
-        member = Member(loop, environment, "agent")
-        link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
+        try:
+            member = Member(loop, environment, "agent")
+            link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
+        except MezzoError as problem:
+            reason = f"{problem.where}: {problem.message}"
+            mesh.note(mesh.members, {"is": "failed", "reason": reason})
+            mesh.flush(FAREWELL)
+            mesh.close()
+            if member is not None:
+                member.leave(1, reason)
+            raise
         group = Group(mesh, place.ranks, environment.deadline, f"the agent of {environment.host}", link)
         member.failed = link.uplink.failed = group.fail
         try:

@@ -38,7 +38,7 @@ Role = Literal["worker", "server", "scheduler"]
 ROLES: tuple[str, ...] = get_args(Role)
 LOOPBACK = "127.0.0.1"
 DEADLINE = 120.0
-TICK = 0.05  # seconds between looks at the clock, at most
+TICK = 0.025  # seconds between looks at the clock, at most
 # Seconds beyond the deadline that a wait goes on where somebody else may know better who is missing: the workers of a
 # host of each other, then servers of hosts, then who speaks to servers of these, and then the others on its host.
 BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 0.15, 0.3, 0.45

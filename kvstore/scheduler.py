@@ -16,7 +16,7 @@ from .gate import SCHEDULER, Gate, Told
 from .loop import Loop
 from .member import silence
 from .protocol import membership as machine
-from .protocol.messages import Failed
+from .protocol.messages import Failed, Refused
 from .stream import Frame, Stream
 
 
@@ -60,6 +60,8 @@ class Scheduler:
         stream = Stream(self._loop, sock, self, describe(sock))
         self._peers += 1
         self._streams[self._peers], self._numbers[stream] = stream, self._peers
+        if self._ended is not None:
+            self._part_from(stream)
 
     def _refused(self, error: MezzoError) -> None:
         self._told(error)
@@ -108,9 +110,16 @@ class Scheduler:
         """Let the last words leave, and wait for the others to close."""
         end = time.monotonic() + seconds
         for stream in tuple(self._numbers):  # what cannot be reached is gone at once
-            stream.finish()
+            self._part_from(stream)
         while self._numbers and time.monotonic() < end:
             self._loop.step(0.1)
+
+    def _part_from(self, stream: Stream) -> None:
+        """Send nothing more. Who has come too late to be a member hears what became of the job."""
+        assert self._ended is not None
+        if stream not in self._closing:
+            stream.send(wire.encode(self._ended.failure or Refused("the job has ended")))
+        stream.finish()
 
 
 def serve(environment: Environment) -> None:

@@ -35,8 +35,8 @@ from .updater import UpdateRule, nested
 class Peer:
     """The other end of a connection; unknown before its Hello."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+    def __init__(self, stream: Stream, number: int) -> None:
+        self.stream, self.number = stream, number  # in the order of arrival
         self.rank, self.lane, self.name = m.NOBODY, 0, stream.name
         self.said_bye = False
         self.receiving: s.ServerReceive | None = None  # what the machine said about the push that is arriving
@@ -50,6 +50,7 @@ class Server:
         self._loop = Loop()
         self._peers: dict[Stream, Peer] = {}
         self._speakers: dict[tuple[int, int], Peer] = {}  # by rank and lane
+        self._arrivals = 0
         self._events: deque[s.Event] = deque()
         self._busy = False
         self._announcing: Peer | None = None  # whose push the machine is told of
@@ -71,7 +72,7 @@ class Server:
         welcome = self._member.welcome
         self._levels = Levels.parse(welcome.consistency)
         self._member.failed = self._tell_failure
-        self._keys = Keys(environment.most_bytes)
+        self._keys = Keys(environment.most_bytes, self._levels.names(welcome))
         self._shards = Shards(self._keys, Budget(environment.most_bytes))
         self._rounds = Rounds(
             range(self._levels.speakers(welcome)), self._levels.between, environment.deadline + BEHIND_HOSTS,
@@ -117,7 +118,11 @@ class Server:
 
     def _opened(self, sock: socket.socket) -> None:
         stream = Stream(self._loop, sock, self, describe(sock))
-        self._peers[stream] = Peer(stream)
+        self._arrivals += 1
+        self._peers[stream] = peer = Peer(stream, self._arrivals)
+        if self._member.failure is not None:  # the others have been told
+            self._tell(peer, m.Failed((), self._member.failure.message[:4000], "server"))
+            stream.finish()
 
     # --- what streams report
 
@@ -147,6 +152,7 @@ class Server:
 
     def lost(self, stream: Stream, reason: str) -> None:
         peer = self._peers.pop(stream)
+        self._early.discard(stream)
         if self._speakers.get((peer.rank, peer.lane)) is peer:
             del self._speakers[peer.rank, peer.lane]
             if peer.said_bye:
@@ -251,13 +257,21 @@ class Server:
         most = self._levels.speakers(self._member.welcome)
         if not 0 <= hello.rank < most:
             raise WireError(f"rank {hello.rank} of {most}", where=peer.name)
-        peer.rank, peer.lane = hello.rank, hello.lane
-        peer.name = self._named(hello)
-        self._speakers[peer.rank, peer.lane] = peer
+        name, place = self._named(hello), (hello.rank, hello.lane)
+        before = self._speakers.get(place)
+        if before is not None and before.number > peer.number:
+            raise WireError("a newer connection has taken its place", where=name)
+        peer.rank, peer.lane, peer.name = *place, name
+        self._speakers[place] = peer
         if hello.deadline > 0:  # of kv.create, which this process cannot know
             self._told_deadlines.append(hello.deadline)
             self._rounds.deadline = max(self._told_deadlines) + BEHIND_HOSTS
-        self._handle(s.Joined(hello.rank, hello.incarnation, hello.lane))
+        if self._handle(s.Joined(hello.rank, hello.incarnation, hello.lane)):
+            del self._speakers[place]  # who has been told that it is refused
+            if before is not None:
+                self._speakers[place] = before
+            peer.stream.finish()
+            return
         self._tell(peer, m.Welcome(self._member.welcome.rank))
 
     def _named(self, hello: m.Hello) -> str:

@@ -137,10 +137,12 @@ class Shards:
             return held.value.data[lo:hi]
         if into == "nothing":
             return self._nothing[: hi - lo]
-        block = self._blocks.take(hi - lo)
         parts = held.staged.get(rank)
         if parts is None:
             parts = held.staged[rank] = deque()
+        while parts and parts[-1][0] >= lo:  # a connection was lost amid them, and they come again
+            self._blocks.give(parts.pop()[1])
+        block = self._blocks.take(hi - lo)
         parts.append((lo, block))
         return block.data
 

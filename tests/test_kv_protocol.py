@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mezzo.kvstore.protocol import client as c
+from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.protocol import serving as s
 from mezzo.kvstore.protocol.consistency import Bounded, Consistency, Eventual, Sequential
 from mezzo.kvstore.protocol.rounds import Rounds
@@ -230,6 +232,19 @@ def test_what_is_refused() -> None:
         assert refusal(machine.handle(event)) == reason
     assert [type(e) for e in push(machine, 1, 1)] == [s.ServerReceive, s.Add, s.Apply, s.Send, s.Send]
     assert machine.stats()["refused"] == len(says)
+
+
+def test_priorities_hold_from_the_first_frame_of_a_new_connection() -> None:
+    client = c.Client(rank=0, servers=1, grace=1.0)
+    client.handle(c.Connected(0))
+    for number, name in enumerate("ab", 1):
+        client.handle(c.Declare(name, "float32", (1,), step=0))
+        client.handle(c.Heard(0, m.Init(name, "float32", (1,), 0, 4, 0, number)))
+    client.handle(c.Lost(0))
+    client.handle(c.Start("a", priority=1))
+    client.handle(c.Start("b", priority=2))
+    made = [*client.handle(c.Connected(0)), *client.handle(c.Sent(0))]
+    assert [e.name for e in made if isinstance(e, c.Transmit)] == ["b", "a"]
 
 
 def test_a_process_that_was_replaced_is_refused() -> None:

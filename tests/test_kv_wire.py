@@ -270,6 +270,20 @@ def test_slices_that_a_shard_does_not_have() -> None:
             shards.slices(1, np.array(starts), width)
 
 
+def test_bytes_that_come_again_take_the_place_of_those_before() -> None:
+    """A connection was lost amid the second frame of a push, which comes again on the next one."""
+    keys = Keys(most_bytes=1 << 30)
+    keys.admit(m.Init("w", "float32", (6,), 0, 24))
+    shards = Shards(keys, Budget(1 << 30))
+    shards.declare(1)
+    pushed = np.arange(6, dtype=np.float32)
+    for lo, hi, value in ((0, 16, pushed[:4]), (16, 24, pushed[:2]), (16, 24, pushed[4:])):
+        shards.place(1, 3, lo, hi, "staging")[:] = value.view(np.uint8).data
+    shards.add(1, 3, 0, 24, first=True)
+    assert shards[1].sum.array.tolist() == pushed.tolist()
+    assert not shards[1].staged[3]
+
+
 def test_rows_that_a_table_does_not_have() -> None:
     keys = Keys(most_bytes=1 << 30)
     keys.admit(m.Init("w", "float32", (10, 3), 24, 96))  # from row 2 to row 7
@@ -304,8 +318,12 @@ def test_keys_are_declared_once_and_the_same() -> None:
         m.Init("w", "float32", (16,), 0, 64, 1),
         m.Init("w", "float32", (4, 4), 0, 32, 1),
     ):
-        with pytest.raises(InputError, match=r"rank 1 declares .*, another rank declared float32\[4, 4\]"):
+        with pytest.raises(InputError, match=r"rank 1 declares .*, rank 0 declared float32\[4, 4\]"):
             keys.admit(other)
+    named = Keys(100, ["host 'a'", "host 'b'"])
+    named.admit(m.Init("w", "float32", (1,), 0, 4, 0))
+    with pytest.raises(InputError, match=r"host 'b' declares float32\[2\].*, host 'a' declared float32\[1\]"):
+        named.admit(m.Init("w", "float32", (2,), 0, 4, 1))
     with pytest.raises(BudgetError, match="passes the limit of 100 bytes"):
         keys.admit(m.Init("v", "float32", (10,), 0, 40))
     assert (len(keys), keys.nbytes) == (1, 64)

@@ -35,7 +35,7 @@ from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
 from .private import PrivateOperand, Probe, Unreadable, answer
 from .upper_tier import UpperTier
 from .values import WORDS, HostValue, Slot, ValueOperation, aligned
-from .waiting import BARRIER, PATIENCE, Waiting
+from .waiting import BARRIER, Waiting
 
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP, MOVED = range(BARRIER + 1, BARRIER + 8)  # kinds of tags
 KINDS: dict[type, int] = {Ready: READY, HostDone: DONE, Final: FINAL, Hopeless: HOPELESS}
@@ -486,7 +486,7 @@ class Group(Waiting):
         with self._lock:
             while len(self._left) < self.members:
                 self._check()
-                self._step(PATIENCE)
+                self._step(self._patience)
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
@@ -523,8 +523,11 @@ class Group(Waiting):
             raise late
 
     def _missing(self, value: HostValue) -> Sequence[int]:
-        behind = [m for m in self._others() if m not in self._left and value.clocks[m] < value.step]
-        if not behind:  # who is to tell the agent that its part is summed
-            reducers = [m for m in value.reducers or () if m < self.members and m != self.me]
-            behind = [m for m in reducers if m not in self._left and value.done[m] < value.step]
-        return behind if behind and value.busy else self._machine.missing(value.number)
+        return (value.busy and self._late_here(value)) or self._machine.missing(value.number)
+
+    def _late_here(self, value: HostValue) -> Sequence[int]:
+        here = [m for m in self._others() if m not in self._left]
+        sums = value.reducers or ()  # None: every member for itself
+        return [m for m in here if value.clocks[m] < value.step] or [
+            m for m in here if m in sums and value.done[m] < value.step
+        ]

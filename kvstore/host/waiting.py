@@ -17,7 +17,7 @@ from typing import Any
 
 from ...ops.errors import DeadlineError, ExecutionError, InputError, MezzoError, PeerError
 from ...runtime.engine import engine
-from ..environment import BEHIND_SPEAKERS
+from ..environment import BEHIND_SPEAKERS, TICK
 from .mesh import FIRST, Mesh, Tag
 from .upper_tier import UpperTier
 from .values import HostValue, ValueOperation
@@ -37,6 +37,7 @@ class Waiting:
         self.mesh = mesh
         self.failure: MezzoError | None = None
         self._above = above
+        self._patience = PATIENCE if above is None else TICK  # the level above has deadlines of its own
         if above is not None:
             mesh.share(above.loop)
         self._lock = allocate_lock()
@@ -65,6 +66,10 @@ class Waiting:
 
     def _missing(self, value: HostValue) -> Sequence[int]:
         """Whom the operations of a key wait for."""
+        raise NotImplementedError
+
+    def _late_here(self, value: HostValue) -> Sequence[int]:
+        """Members of this host that have not begun the round under way of a key."""
         raise NotImplementedError
 
     def _names(self, members: Sequence[int]) -> str:
@@ -97,16 +102,18 @@ class Waiting:
         """Receive and handle messages until an operation has ended. Raises DeadlineError that names the missing
         members."""
         with self._lock:
-            patience, end = min(PATIENCE, self.deadline), 0.0
+            patience, end = min(self._patience, self.deadline), 0.0
             try:
                 while not operation.ended:
                     if not self._step(patience):  # the clock is not looked at while there is something to do
-                        end = end or time.monotonic() + self.deadline - patience
-                        patience = min(PATIENCE, end - time.monotonic())
-                        if patience <= 0 and not self._behind_here(operation.value):
-                            patience += BEHIND_SPEAKERS
-                        if patience <= 0:
+                        now = time.monotonic()
+                        end = end or now + self.deadline - patience
+                        left = end - now
+                        if left <= 0 and not self._behind_here(operation.value):
+                            left += BEHIND_SPEAKERS
+                        if left <= 0:
                             raise self._late(operation.value)
+                        patience = min(self._patience, left)
             except BaseException:
                 self._withdraw(operation)
                 raise
@@ -121,7 +128,7 @@ class Waiting:
         while not ready():
             self._check()
             left = end - time.monotonic()
-            if not self._step(min(PATIENCE, left if left > 0 else LOOK)) and time.monotonic() >= end:
+            if not self._step(min(self._patience, left if left > 0 else LOOK)) and time.monotonic() >= end:
                 described, members = what()
                 if not members and self._above is not None and time.monotonic() < end + BEHIND_SPEAKERS:
                     continue
@@ -143,8 +150,8 @@ class Waiting:
         self._make_calls()
 
     def _behind_here(self, value: HostValue) -> bool:
-        """True unless the level above may tell who is missing."""
-        return self._above is None or any(m < self.members for m in self._missing(value))
+        """True unless the level above may tell who is missing: of this key, or of one that keeps those who are."""
+        return self._above is None or all(self._late_here(at) for at in (value, *self._busy()))
 
     def _late(self, value: HostValue) -> DeadlineError:
         missing = self._missing(value)

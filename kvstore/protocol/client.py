@@ -351,15 +351,15 @@ class Client:
         self._order += 1
         part.push, part.value, part.priority, part.order, part.answered = push, value, priority, self._order, False
         server = self._servers[part.server]
-        return self._say(server, part) if server.connected else []
+        return self._say(server, part) + self._pump(server) if server.connected else []
 
     def _say(self, server: _Server, part: _Part) -> list[Instruction]:
-        """Tell a server of the operation from its beginning."""
+        """Tell a server of the operation from its beginning; a push waits for its turn."""
         part.sent, part.got = -1, 0
         if not part.push:
             return [Tell(server.number, Pull(part.number, part.step, self._rank))]
         heappush(server.ready, (-part.priority, part.order, part))
-        return [] if server.sending else self._pump(server)
+        return []
 
     def _pump(self, server: _Server) -> list[Instruction]:
         """Send the next frame, if the one before has left."""
@@ -524,7 +524,7 @@ class Client:
             if not part.ended:
                 part.answered = False
                 made += self._say(server, part)
-        return made
+        return made + self._pump(server)
 
     def _on_lost(self, e: Lost) -> Iterable[Instruction]:
         server = self._servers[e.server]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -79,7 +79,8 @@ class Shard:
 
 
 class Keys(Mapping[int, Shard]):
-    """The shards of one server, by the small integer that goes over the wire; `wire.check` reads it.
+    """The shards of one server, by the small integer that goes over the wire; `wire.check` reads it. `names` of ranks
+    are for errors.
 
     >>> keys = Keys(most_bytes=1000)
     >>> keys.admit(Init("w", "float32", (4,), 0, 16))
@@ -88,11 +89,12 @@ class Keys(Mapping[int, Shard]):
     16
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, most_bytes: int, names: Sequence[str] = ()) -> None:
+        self.most_bytes, self._names = most_bytes, names
         self.nbytes = 0
         self._shards: list[Shard] = []
         self._ids: dict[str, int] = {}
+        self._first: list[int] = []  # the rank that declared it first
 
     def admit(self, init: Init) -> int:
         """The key's number, a new one if the name is new.
@@ -103,8 +105,9 @@ class Keys(Mapping[int, Shard]):
         known = self._ids.get(init.name)
         if known is not None:
             if self[known] != shard:
+                first = self._name(self._first[known - 1])
                 raise InputError(
-                    f"rank {init.rank} declares {shard}, another rank declared {self[known]}",
+                    f"{self._name(init.rank)} declares {shard}, {first} declared {self[known]}",
                     where=f"key {init.name!r}",
                     hint="call init with the same shape and element type on every worker",
                 )
@@ -117,8 +120,12 @@ class Keys(Mapping[int, Shard]):
             )
         self.nbytes += shard.nbytes
         self._shards.append(shard)
+        self._first.append(init.rank)
         self._ids[init.name] = len(self._shards)
         return len(self._shards)
+
+    def _name(self, rank: int) -> str:
+        return self._names[rank] if self._names else f"rank {rank}"
 
     def __getitem__(self, key: int) -> Shard:
         if not 1 <= key <= len(self._shards):

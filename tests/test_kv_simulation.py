@@ -1,0 +1,118 @@
+"""The KVStore's own processes under virtual time, by seeds (tests/simulation/); and planted defects that are found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT
+from .simulation.defects import DEFECTS, Defect
+from .simulation.jobs import Result, simulate
+from .simulation.plans import HARMLESS, plan
+
+SEEDS, PARTS = 1000, 10
+EARLY = 100  # seeds in which early defects are found
+SOAKED = 100_000
+SOAK_PARTS = range(*map(int, os.environ.get("SOAK_PARTS", "0:100").split(":")))  # which hundredths of them
+
+
+def searched(seeds: range) -> list[Result]:
+    """What has come of these seeds; all of them hold."""
+    found = [simulate(seed) for seed in seeds]
+    failed = [result for result in found if result.violations]
+    assert not failed, "\n\n".join(map(str, failed))
+    return found
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_seed_holds(part: int) -> None:
+    count = SEEDS // PARTS
+    found = searched(range(part * count, (part + 1) * count))
+    faults = Counter(result.fault for result in found)
+    assert len(faults) > 8, "or it has tested little"
+    assert all(result.errors for result in found if result.fault in ("few", "kinds"))
+    assert not any(
+        result.errors for result in found if result.fault in HARMLESS and "nobody listens" not in str(result.errors)
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", SOAK_PARTS)
+def test_many_seeds_hold(part: int) -> None:
+    """A hundredth of 100,000 seeds."""
+    count = SOAKED // 100
+    searched(range(1_000_000 + part * count, 1_000_000 + (part + 1) * count))
+
+
+def test_jobs_cover_what_there_is() -> None:
+    """Between them, the jobs of a suite run have all numbers of hosts and servers, consistencies and faults."""
+    plans = [plan(seed) for seed in range(SEEDS)]
+    assert {len(p.hosts) for p in plans} == {1, 2, 3}
+    assert {len(p.servers) for p in plans} == {0, 1, 2, 3}
+    assert {p.levels.partition("/")[2].split()[0] for p in plans} == {"sequential", "bounded", "eventual"}
+    assert {p.role for p in plans if p.fault == "kill"} == {"worker", "server", "agent", "scheduler"}
+    assert len({p.fault for p in plans}) == 16
+
+
+def test_a_seed_replays(tmp_path: Path) -> None:
+    """The same trace in this process, again, and in others with hashes of their own."""
+    seeds = (3, 25, 57, 107)
+    here = ["\n".join(simulate(seed).trace) for seed in seeds]
+    assert here == ["\n".join(simulate(seed).trace) for seed in seeds]
+    for number, seed in enumerate(seeds[:2]):
+        command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed), "--trace"]
+        variables = {**os.environ, "PYTHONHASHSEED": str(number + 1)}
+        told = subprocess.run(command, cwd=ROOT, env=variables, check=True, capture_output=True, text=True)
+        assert told.stdout.startswith(here[number] + "\n")
+
+
+# -- would it find what it is there for?
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.what)
+def test_defects_can_be_planted(defect: Defect) -> None:
+    assert (ROOT / defect.file).read_text().count(defect.old) == 1
+    assert defect.new != defect.old
+
+
+def test_there_are_enough_defects() -> None:
+    assert len(DEFECTS) >= 20
+    assert sum(defect.early for defect in DEFECTS) >= 4
+
+
+def looked_for(defect: Defect, checkout: Path, seeds: int) -> subprocess.CompletedProcess[str]:
+    """The search over a checkout with the defect in it, until the first seed that fails."""
+    defect.plant(checkout)
+    paths = os.pathsep.join([str(checkout / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", f"0:{seeds}", "--first"]
+    return subprocess.run(
+        command, cwd=checkout, env={**os.environ, "PYTHONPATH": paths}, check=False, capture_output=True, text=True
+    )
+
+
+def found(told: subprocess.CompletedProcess[str]) -> None:
+    """A seed has failed, and its replay is told."""
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert "python -m tests.simulation --seed " in told.stdout
+
+
+@pytest.mark.parametrize("defect", [d for d in DEFECTS if d.early][:5], ids=lambda d: d.what)
+def test_planted_defects_are_found_early(defect: Defect, checkout: Path) -> None:
+    found(looked_for(defect, checkout, EARLY))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.what)
+def test_planted_defects_are_found(defect: Defect, checkout: Path) -> None:
+    found(looked_for(defect, checkout, SEEDS))
+
+
+@pytest.mark.soak
+def test_nothing_is_found_where_nothing_is_planted(checkout: Path) -> None:
+    told = looked_for(Defect("none", "kvstore/loop.py", "", ""), checkout, EARLY)
+    assert told.returncode == 0, told.stdout + told.stderr
