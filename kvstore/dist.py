@@ -286,7 +286,7 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
         return DistStore(kind, group, link, member, loop, pid)
     except BaseException as error:
         if member is not None:
-            member.leave(1, _reason(error))
+            member.leave(1, f"{error.where}: {error.message}" if isinstance(error, MezzoError) else _reason(error))
         loop.close()
         raise
 

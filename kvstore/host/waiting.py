@@ -69,7 +69,7 @@ class Waiting:
         raise NotImplementedError
 
     def _late_here(self, value: HostValue) -> Sequence[int]:
-        """Members of this host that have not begun the round under way of a key."""
+        """Members of this host that have not begun the round under way of a key or, if all have, not summed it."""
         raise NotImplementedError
 
     def _names(self, members: Sequence[int]) -> str:
@@ -154,6 +154,8 @@ class Waiting:
         return self._above is None or all(self._late_here(at) for at in (value, *self._busy()))
 
     def _late(self, value: HostValue) -> DeadlineError:
+        if self._above is not None:  # who is late here may wait for another key, and nobody here for that one
+            value = next((at for at in (value, *self._busy()) if not self._late_here(at)), value)
         missing = self._missing(value)
         why, hint = self._why_late(value, self._names(missing) if missing else "what the servers answer")
         absent = [self.ranks[m] for m in missing if m < self.members]

@@ -246,4 +246,34 @@ DEFECTS = (
         "        self._early.discard(stream)\n",
         "",
     ),
+    Defect(
+        "a connection that was replaced is still heard",
+        "kvstore/server.py",
+        "            before.stream.close()\n",
+        "            self._peers[before.stream] = before\n",
+    ),
+    Defect(
+        "a server whose workers have left waits for the scheduler for ever",
+        "kvstore/server.py",
+        "        elif now - self._left_alone > self._rounds.deadline:\n",
+        "        elif now < 0:\n",
+    ),
+    Defect(
+        "a member that has begun a round and not summed it is not missed",
+        "kvstore/host/group.py",
+        "        sums = value.reducers or ()  # None: every member for itself\n",
+        "        sums = ()\n",
+    ),
+    Defect(
+        "who waits for a member does not tell for whom that one waits",
+        "kvstore/host/waiting.py",
+        "            value = next((at for at in (value, *self._busy()) if not self._late_here(at)), value)\n",
+        "            pass\n",
+    ),
+    Defect(
+        "who cannot reach a server does not say which",
+        "kvstore/dist.py",
+        'f"{error.where}: {error.message}" if isinstance(error, MezzoError) else _reason(error)',
+        "_reason(error)",
+    ),
 )
