@@ -42,8 +42,8 @@ def members(command: Sequence[str], workers: int, servers: int, hosts: int = 1, 
     """The processes of a job whose workers run `command`, at a port that is free now.
 
     `hosts` splits the workers into so many groups that take each other for other machines. Processors are shared out
-    among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how often
-    the job was begun before. Raises InputError for numbers that make no job, and for a file that holds no key.
+    among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how
+    often the job was begun before. Raises InputError for numbers that make no job, and for a file that holds no key.
 
     >>> [m.name for m in members(["true"], workers=2, servers=1)]
     ['scheduler', 'server 0', 'worker 0', 'worker 1']

@@ -61,6 +61,7 @@ class Mesh:
         self._own: Loop | None = Loop()
         self._epoll = self._own.epoll
         self._peers = {member: _Peer(member, sock) for member, sock in socks.items()}
+        self._pids = {member: _credentials(sock)[0] for member, sock in socks.items()}  # of those that have gone, too
         self._by_fd: dict[int, _Peer] = {}
         for peer in self._peers.values():
             peer.sock.setblocking(False)
@@ -76,7 +77,7 @@ class Mesh:
 
     def pid(self, member: int) -> int:
         """The number of a member's process as the kernel tells it; 0 where it has none in this namespace."""
-        return _credentials(self._peers[member].sock)[0]
+        return self._pids[member]
 
     def share(self, loop: Loop) -> None:
         """Let `receive` also wait for the sockets of this loop from now on."""
