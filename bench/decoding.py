@@ -39,7 +39,7 @@ OURS = (
     COMMON
     + """
 import mezzo as mz
-session = mz.load(path, cache="auto", threads=2, max_programs=count + 1)
+session = mz.load(path, cache="auto", threads=2)
 passes(lambda: list(mz.generate(session, [5, 6, 7], count)))
 """
 )

@@ -48,7 +48,7 @@ from mezzo.models.transformer import encoder
 from mezzo.runtime.execution.session import Session
 ceiling = 64 << 20
 free = Session(encoder())
-session = Session(encoder(), max_memory=ceiling, max_programs=16)
+session = Session(encoder(), max_memory=ceiling)
 out = {}
 def cost(session, name, shapes):
     ratios = []
@@ -69,7 +69,7 @@ if spec:
 out["p99"], out["median"] = p99(lambda x: session.run({"x": x}))
 out["growth"] = growth(lambda x: session.run({"x": x}))
 stats = session.stats()
-assert stats.arena_bytes + stats.pool.reserved <= ceiling
+assert stats.arena_bytes + stats.pool.reserved + stats.program_bytes <= ceiling
 out["ceiling"], out["held"] = ceiling / 2**20, stats.arena_bytes / 2**20
 print(json.dumps(out))
 """

@@ -1,6 +1,6 @@
 """Process-wide caches: each has a name, a bound and a way to be emptied, and `mz.caches()` lists them all.
 
-A new one is a `Cache` or `LatestCache`, a dict given to `bounded` by the module that keeps its bound, or
+A new one is a `Cache`, `LatestCache` or `HeavyCache`, a dict given to `bounded` by the module that keeps its bound, or
 `functools.lru_cache` with a `maxsize` on a function of a module, which is found by itself. tests/test_caches.py finds
 those that are none of these.
 
@@ -14,8 +14,8 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
-from typing import Any, Final, Generic, TypeVar
-from weakref import WeakSet
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakSet, WeakValueDictionary
 
 from ..ops import OPS
 from ..ops.dataclasses import dataclass
@@ -96,6 +96,55 @@ class LatestCache(Cache[T]):
         with self._lock:
             former, self._values = self._values, OrderedDict()
         del former
+
+
+class Heavy(Protocol):
+    """A value that knows how many bytes it holds; they may become more."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+H = TypeVar("H", bound=Heavy)
+
+
+class HeavyCache(LatestCache[H]):
+    """A cache whose values hold much: the latest stay, at most `most_bytes` of them together, and others can be found
+    as long as somebody else has them."""
+
+    __slots__ = ("_alive", "most_bytes")
+
+    def __init__(self, name: str, most_bytes: int, bound: int = MOST) -> None:
+        super().__init__(name, bound)
+        self.most_bytes = most_bytes
+        self._alive: WeakValueDictionary[Hashable, H] = WeakValueDictionary()
+
+    def get(self, key: Hashable, make: Callable[[], H]) -> H:
+        with self._lock:
+            value = self._alive.get(key)
+            if value is not None:
+                if key in self._values:
+                    self._values.move_to_end(key)
+                return value
+        value = make()
+        former = list[H]()
+        with self._lock:
+            self._alive[key] = self._values[key] = value
+            held = sum(v.nbytes for v in self._values.values())
+            while len(self._values) > self.bound or (held > self.most_bytes and len(self._values) > 1):
+                former.append(self._values.popitem(last=False)[1])
+                held -= former[-1].nbytes
+        former.clear()  # outside of the lock, as above
+        return value
+
+    def alive(self, key: Hashable) -> H | None:
+        """The value of this key if the cache or anybody else has it."""
+        return self._alive.get(key)
+
+    def clear(self) -> None:
+        super().clear()
+        with self._lock:
+            self._alive.clear()  # what is made from here on is new
 
 
 _CACHES: WeakSet[Cache[Any]] = WeakSet()

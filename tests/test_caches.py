@@ -11,7 +11,7 @@ import numpy as np
 
 import mezzo as mz
 from mezzo.ops.types import f32
-from mezzo.runtime.caches import Cache, LatestCache, bounded
+from mezzo.runtime.caches import Cache, HeavyCache, LatestCache, bounded
 from mezzo.runtime.ir.graph import GraphBuilder
 
 from .house import ROOT, House
@@ -122,3 +122,22 @@ def test_functions_are_found_once() -> None:
     names = [name for name in mz.caches() if name.endswith(".parse")]
     assert names == ["ops.layouts.parse"]
     assert "mezzo.ops.layouts" in sys.modules
+
+
+def test_heavy_values_stay_by_their_bytes_and_while_others_have_them() -> None:
+    class Value:
+        def __init__(self, nbytes: int) -> None:
+            self.nbytes = nbytes
+
+    cache: HeavyCache[Value] = HeavyCache("of a heavy test", 10, 3)
+    first = cache.get("a", lambda: Value(6))
+    cache.get("b", lambda: Value(6))
+    assert len(cache) == 1
+    assert cache.get("a", lambda: Value(0)) is first is cache.alive("a")
+    cache.get("c", lambda: Value(20))
+    assert (len(cache), cache.alive("b")) == (1, None)
+    cache.clear()
+    assert cache.get("a", lambda: Value(1)) is not first
+    for key in "defg":
+        cache.get(key, lambda: Value(1))
+    assert len(cache) == 3

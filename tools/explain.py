@@ -134,6 +134,7 @@ def _memory_facts(session: Session, program: Program, allocated: Mapping[int, in
         "arena_over_bound": round(memory.size / memory.bound, 4) if memory.bound else 1.0,
         "without_reuse_bytes": memory.total(),
         "weights_bytes": sum(session.bound.constants[n].nbytes for n in program.all_weights()),
+        "program_bytes": session.stats().program_bytes,
         "references_allocate_at_most_bytes": max(allocated.values(), default=0),
     }
 

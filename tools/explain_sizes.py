@@ -79,6 +79,7 @@ def explain_sizes(
             rows.append(Planned(size, f"refused: {error.message}", 0.0, 0))
     stats = session.stats()
     facts: dict[str, Any] = {"templates": stats.templates, "planned_from_a_template": stats.from_template}
+    facts["program_bytes"] = stats.program_bytes
     if stats.rounded:
         facts["programs_of_rounded_sizes"] = stats.rounded
     if reasons := session.compiled(session.signature.outputs).rounded.reasons:

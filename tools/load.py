@@ -32,7 +32,7 @@ class LoadOptions(TypedDict, total=False):
     budget: Budget | None
     strategy: Strategy | str
     instances: int | None
-    max_programs: int
+    max_programs: int | None
     max_memory: int | None
     fuse: bool
     threads: int | None
@@ -64,7 +64,7 @@ def load(
     budget: Budget | None = None,
     strategy: Strategy | str = Strategy.BOTH,
     instances: int | None = None,
-    max_programs: int = 64,
+    max_programs: int | None = None,
     max_memory: int | None = None,
     fuse: bool = False,
     threads: int | None = None,

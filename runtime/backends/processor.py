@@ -18,6 +18,7 @@ from . import onednn
 from .cpu import CPU_KERNELS
 from .onednn.ahead import made_ahead
 from .onednn.call_order import OneDnnCallOrder
+from .onednn.kernel import held
 from .onednn.library import fetch, find, library
 from .onednn.postops import loses, noisy
 
@@ -49,6 +50,9 @@ class CpuExecutor(Executor):
 
     def call_order(self, program: Program, arrays: Mapping[str, Any], careful: bool) -> CallOrder:
         return OneDnnCallOrder(program, arrays, careful)
+
+    def held(self, program: Program) -> Mapping[Any, int]:
+        return held(program)
 
     def may_lose_nan(self, node: Node) -> bool:
         return loses(node, [None]) or noisy(node, ())

@@ -255,13 +255,13 @@ class PaddedPrograms:
         return [p.executable for t in self.patterns for p in [*t.programs.values()] if isinstance(p, PaddedProgram)]
 
     def forget(self, executable: Executable) -> None:
-        """Let a program be planned again."""
-        self._served.clear()
-        for pattern in self.patterns:
-            for key in [
-                k for k, p in pattern.programs.items() if not isinstance(p, str) and p.executable is executable
-            ]:
-                del pattern.programs[key]
+        """Let a program be planned again. Others may plan at the same time."""
+        for sizes in [s for s, served in [*self._served.items()] if served and served[0].executable is executable]:
+            self._served.pop(sizes, None)
+        for pattern in [*self.patterns]:
+            made = [(key, p) for key, p in [*pattern.programs.items()] if not isinstance(p, str)]
+            for key in [key for key, program in made if program.executable is executable]:
+                pattern.programs.pop(key, None)
 
     def _another(self, types: Mapping[str, Type]) -> Iterator[SizePattern]:
         kind = _kind(types)

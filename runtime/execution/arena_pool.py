@@ -1,10 +1,10 @@
-"""The arenas that runs borrow: a bounded number, and together within a ceiling of bytes."""
+"""The arenas that runs borrow: a bounded number, and together with the programs within a ceiling of bytes."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
@@ -15,6 +15,7 @@ from ..memory.pool import Pool
 from .executor import Executor
 from .guards import Replay
 from .instance import Instance
+from .kept_programs import USUAL_BYTES, KeptPrograms, call_bytes, weakly
 
 
 class Arena:
@@ -26,6 +27,7 @@ class Arena:
         self.instances: dict[Executable, Instance] = {}
         self.replays: dict[Any, Replay] = {}  # by what was seen: Known, of GPUs Direct
         self.done = 0  # runs that have ended here
+        self.running: Executable | None = None  # what runs here, or ran last
 
     def fit(self, nbytes: int) -> None:
         """Make the arena large enough; instances that point into a smaller one are dropped."""
@@ -36,19 +38,26 @@ class Arena:
     def clear(self) -> int:
         """Give the arena back; returns its bytes."""
         released = int(self.arena.nbytes)
-        self.keep(set())
+        self.instances, self.replays = {}, {}
         self.arena = self._executor.allocate(0)
         return released
 
-    def keep(self, live: set[Executable]) -> None:
-        """Drop the instances of all other programs."""
-        self.instances = {b: i for b, i in self.instances.items() if b in live}
-        self.replays = {k: r for k, r in self.replays.items() if k.bound in live}
+    def drop(self, bound: Executable) -> int:
+        """Drop the instance of a program, which may also be done while another one runs; returns its bytes."""
+        for key in [k for k in [*self.replays] if k.bound is bound]:
+            self.replays.pop(key, None)
+        return 0 if self.instances.pop(bound, None) is None else call_bytes(bound)
+
+    def call_bytes(self) -> int:
+        """Bytes of the calls of all instances."""
+        return sum(map(call_bytes, [*self.instances]))
 
 
 class ArenaPool:
     """The arenas of a session: at most `most`, or more while all arenas take at most `spare` bytes. `ceiling` bounds
-    arenas and the pool together, in bytes; errors name the `owner`.
+    arenas, the pool and the programs of `kept` together, in bytes; errors name the `owner`. Programs give way: where
+    there is no room, those that were not used for longest are dropped, but those that run. Without a ceiling they alone
+    have one.
 
     Locking costs a small model a twentieth of its run. So a run that was seen before takes the free seat on top
     without the lock, which is safe since a list pops and appends as one operation, and since nobody looks into a free
@@ -56,20 +65,80 @@ class ArenaPool:
     """
 
     def __init__(
-        self, executor: Executor, pool: Pool, most: int, ceiling: int | None, spare: int = 0, owner: str = ""
+        self,
+        executor: Executor,
+        pool: Pool,
+        kept: KeptPrograms,
+        most: int,
+        ceiling: int | None,
+        spare: int = 0,
+        owner: str = "",
     ) -> None:
         self.most, self.ceiling, self._spare, self._owner = most, ceiling, spare, owner
-        self._executor, self._pool = executor, pool
+        self._executor, self._pool, self._kept = executor, pool, kept
         self._all: list[Arena] = []
         self._free: list[Arena] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[object] = deque()  # those who wait, in the order in which they came
+        self._programs = 0  # bytes of programs when they were counted last
+        if ceiling is not None:
+            pool.before = weakly(self._before_values, None)
 
     def counts(self) -> tuple[int, int, int]:
         """Runs that have ended, arenas, and bytes of all arenas."""
         with self._changed:
             return sum(s.done for s in self._all), len(self._all), sum(s.arena.nbytes for s in self._all)
+
+    def program_bytes(self) -> int:
+        """Bytes of the programs and of what is made of them in the arenas."""
+        with self._changed:
+            return self._program_bytes()
+
+    def _program_bytes(self) -> int:
+        return self._kept.nbytes + sum(s.call_bytes() for s in self._all)
+
+    def settle(self, bound: Executable) -> None:
+        """Count what was planned or made for a program that is to run, and drop others where there is no room."""
+        self._kept.weigh(bound)
+        with self._changed:
+            self._drop_programs({bound})
+
+    def drop(self, bound: Executable) -> None:
+        """Keep a program no longer."""
+        self._kept.drop(bound)
+        with self._changed:
+            for seat in self._all:
+                seat.drop(bound)
+
+    def _before_values(self, nbytes: int) -> None:
+        """Make room for values whose size data decide."""
+        if self._programs + nbytes > self._room_for_programs():
+            with self._changed:
+                self._drop_programs(set(), nbytes)
+
+    def _drop_programs(self, spared: set[Executable], more: int = 0, free: Iterable[Arena] = ()) -> None:
+        """Drop programs until they, and `more` bytes, fit beside the arenas, or until only those are left that run or
+        are spared; for the holder of the lock, which may have the `free` seats."""
+        held = self._programs = self._program_bytes()
+        room = self._room_for_programs() - more
+        if held <= room and not self._kept.too_many():
+            return
+        idle = {id(s) for s in (*self._free, *free)}
+        spared = spared | {s.running for s in self._all if id(s) not in idle and s.running is not None}
+        self._kept.refresh()
+        while held > room or self._kept.too_many():
+            before = self._kept.nbytes
+            gone = self._kept.evict(spared)
+            if gone is None:
+                break
+            held -= before - self._kept.nbytes + sum(s.drop(gone) for s in self._all)
+        self._programs = held
+
+    def _room_for_programs(self) -> int:
+        if self.ceiling is None:
+            return USUAL_BYTES
+        return self.ceiling - sum(int(s.arena.nbytes) for s in self._all) - self._pool.held()
 
     def instance(self, bound: Executable) -> Instance | None:
         """An instance of a program, if there is one."""
@@ -88,19 +157,15 @@ class ArenaPool:
             return sum(s.clear() for s in free) + self._pool.trim()
 
     @contextmanager
-    def borrow(
-        self, nbytes: int, until: float | None, live: Callable[[], set[Executable]], bound: Executable | None = None
-    ) -> Iterator[Arena]:
-        """A seat whose arena has `nbytes`; waits for one until the clock shows `until`. At once if nobody waits and the
-        free seat on top has an instance of `bound`.
+    def borrow(self, nbytes: int, until: float | None, bound: Executable) -> Iterator[Arena]:
+        """A seat whose arena has `nbytes` for a run of `bound`; waits for one until the clock shows `until`. At once if
+        nobody waits and the free seat on top has an instance of it.
 
-        `live` tells which programs are kept: instances of others are dropped. Raises DeadlineError, or BudgetError if
-        the ceiling has no room even when nothing else runs.
+        Raises DeadlineError, or BudgetError if the ceiling has no room even when nothing else runs.
         """
-        seat = self._on_top(bound) or self._take(nbytes, until)
+        seat = self._on_top(bound) or self._take(nbytes, until, bound)
+        seat.running = bound
         try:
-            if len(seat.instances) > 8:
-                seat.keep(live())
             yield seat
         finally:
             self.give(seat)
@@ -119,6 +184,7 @@ class ArenaPool:
             if replay is None:
                 return None
             ran = 1
+            seat.running = known.bound
             answer = replay(feeds, outputs)
             if answer is None:
                 ran = 0
@@ -127,9 +193,9 @@ class ArenaPool:
             seat.done += ran
             self._back(seat)
 
-    def _on_top(self, bound: Executable | None) -> Arena | None:
+    def _on_top(self, bound: Executable) -> Arena | None:
         """The free seat on top, if it has an instance of `bound`."""
-        if bound is None or self._queue:
+        if self._queue:
             return None
         try:
             seat = self._free.pop()
@@ -168,7 +234,7 @@ class ArenaPool:
         finally:
             self._free.extend(free)
 
-    def _take(self, nbytes: int, until: float | None) -> Arena:
+    def _take(self, nbytes: int, until: float | None, bound: Executable) -> Arena:
         ticket = object()
         with self._changed:
             self._queue.append(ticket)
@@ -176,7 +242,7 @@ class ArenaPool:
                 while True:
                     if self._queue[0] is ticket:  # whoever came first is served first
                         with self._drained() as free:
-                            seat = self._claim(nbytes, free) if free or self._may_grow(nbytes) else None
+                            seat = self._claim(nbytes, free, bound) if free or self._may_grow(nbytes) else None
                         if seat is not None:
                             return seat
                     left = None if until is None else until - monotonic()
@@ -197,7 +263,7 @@ class ArenaPool:
         """Return True if there may be one more arena."""
         return len(self._all) < self.most or sum(int(s.arena.nbytes) for s in self._all) + nbytes <= self._spare
 
-    def _claim(self, nbytes: int, free: list[Arena]) -> Arena | None:
+    def _claim(self, nbytes: int, free: list[Arena], bound: Executable) -> Arena | None:
         """The free seat that fits best, grown if the ceiling allows; None to wait for other runs to end."""
         fitting = [s for s in free if s.arena.nbytes >= nbytes]
         seat = min(fitting, key=lambda s: s.arena.nbytes, default=None)
@@ -212,6 +278,8 @@ class ArenaPool:
                     hint="raise max_memory, or run smaller inputs (`mezzo explain --budget` tells the largest batch)",
                 )
             seat.fit(self._with_slack(nbytes, seat))
+            if self.ceiling is not None:
+                self._drop_programs({bound}, free=free)
         if seat in free:
             free.remove(seat)
         else:
@@ -238,7 +306,7 @@ class ArenaPool:
         if self.ceiling is None:
             return wanted
         others = sum(int(s.arena.nbytes) for s in self._all if s is not seat)
-        return max(nbytes, min(wanted, self.ceiling - others - self._pool.held()))
+        return max(nbytes, min(wanted, self.ceiling - others - self._pool.held() - self._program_bytes()))
 
     def _room(self) -> int | None:
         """Return the bytes that the ceiling leaves for the pool."""

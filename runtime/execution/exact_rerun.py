@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -92,6 +91,6 @@ def exact(session: Session) -> Session:
         if session._exact is None:
             made = session._exact = copy(session)
             made._options, made._stored = replace(session._options, nan="exact"), None
-            made._compiled, made._bound, made._known = {}, OrderedDict(), {}
+            made._compiled, made._bound, made._known = {}, {}, {}
             made._latest, made._again, made._direct, made._often = None, None, None, False
         return session._exact

@@ -70,6 +70,11 @@ class Executor:
         """The order in which an instance calls what was prepared for its steps."""
         return CallOrder(program, arrays)
 
+    def held(self, program: Program) -> Mapping[Any, int]:
+        """Bytes of what is made for the steps of a program outside of Python's memory, as far as there is any now; by
+        keys that are equal where several programs have the same."""
+        return {}
+
     def may_lose_nan(self, node: Node) -> bool:
         """True if a kernel of this device or its host may make a number of a NaN or an infinity that the node meets."""
         return self.host is not None and self.host.may_lose_nan(node)

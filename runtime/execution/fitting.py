@@ -102,14 +102,22 @@ class ProvenBuckets:
         """The program for sizes rounded up, with the values of its symbols; None where there is none."""
         programs = session.compiled(outputs).rounded
         met, served = programs.served(tuple([x.shape if hasattr(x, "shape") else None for x in arrays.values()]))
-        return served if met else self.plan(session, outputs, session.types_of(arrays))
+        if not met:
+            return self.plan(session, outputs, session.types_of(arrays))
+        if served is not None:
+            session.keep(served[0].executable, partial(programs.forget, served[0].executable))
+        return served
 
     def plan(
         self, session: Session, outputs: tuple[str, ...], types: Mapping[str, Type]
     ) -> tuple[PaddedProgram, tuple[int, ...]] | None:
         """The same for inputs of these types, planned if they were not met before."""
+        programs = session.compiled(outputs).rounded
         with session.planning, uncollected():
-            return session.compiled(outputs).rounded.serve(types)
+            served = programs.serve(types)
+        if served is not None:
+            session.keep(served[0].executable, partial(programs.forget, served[0].executable))
+        return served
 
 
 def fitting(

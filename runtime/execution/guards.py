@@ -37,7 +37,7 @@ def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
 class Guard:
     """A program and the buffers that it takes. `wanted` are the outputs that the caller names, `defaults` are inputs
     that were left out; `counted` is true if the run needs a meter and a random key of its own, `guarded` if NumPy
-    computes anything, `recent` if it ran since programs were last evicted."""
+    computes anything; `used` is when it ran last (see KeptPrograms)."""
 
     bound: Executable
     wanted: Wanted
@@ -47,10 +47,10 @@ class Guard:
     results: tuple[tuple[str, tuple[int, ...] | None, Any], ...]
     counted: bool
     guarded: bool
-    recent: bool = True
+    used: int
 
     @classmethod
-    def of(cls, bound: Executable, wanted: Wanted, fed: FedKey, arrays: Mapping[str, Any]) -> Guard:
+    def of(cls, bound: Executable, wanted: Wanted, fed: FedKey, arrays: Mapping[str, Any], used: int) -> Guard:
         """Return the guard for runs like that of these arrays; `fed` is the key of those that the caller gave."""
         given = {name for name, _, _ in fed}
         program, steps = bound.program, bound.program.all_steps()
@@ -69,6 +69,7 @@ class Guard:
             tuple(results),
             counted=any(s.bodies or not s.choice.deterministic for s in steps),
             guarded=any(s.dynamic or not s.choice.implementation for s in steps),
+            used=used,
         )
 
     def fits(self, feeds: Mapping[str, Any]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +37,7 @@ from .feeds import checked, chosen, planned_types, signature_type
 from .fitting import AS_THEY_ARE, ProvenBuckets, fitting
 from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
+from .kept_programs import KeptPrograms, weakly
 from .observers import PROFILING
 from .overlap import apart, delivered, own_buffers, result_buffer
 from .session_stats import SessionStats
@@ -78,11 +79,12 @@ class Session:
 
     `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
     arena; the default is the number of processors, or more on the CPU where 16 MiB hold their arenas);
-    `max_programs` how many input signatures are kept planned; `max_memory` how many bytes arenas and values of
-    data-dependent size may take together (weights and the caller's inputs and outputs are not counted): a run waits
-    for others to end, or is refused, before that is passed. `fuse` puts one operator in the place of several where
-    that saves memory (see runtime/passes/fusions.py). `threads` is how many one step may use (default:
-    OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
+    `max_memory` how many bytes arenas, values of data-dependent size and planned programs may take together (weights
+    and the caller's inputs and outputs are not counted): programs that were not used for longest are dropped, and a run
+    waits for others to end, or is refused, before that is passed. Without it programs may take 256 MiB. `max_programs`
+    is how many input signatures are kept planned at most, None for as many as there is room for. `fuse` puts one
+    operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads` is how many one
+    step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
     `device` is "cpu", "gpu:0", or "gpu:0@sm_90" to plan for a GPU that is not here.
     `precision` is "fp32", "bf16" (tensors in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands
     of float32 products are rounded to bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
@@ -113,7 +115,7 @@ class Session:
         budget: Budget | None = None,
         strategy: Strategy | str = Strategy.BOTH,
         instances: int | None = None,
-        max_programs: int = 64,
+        max_programs: int | None = None,
         max_memory: int | None = None,
         fuse: bool = False,
         threads: int | None = None,
@@ -140,7 +142,7 @@ class Session:
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._process: int | None = None  # the one that runs this session
         self._compiled: dict[tuple[str, ...], Compiled] = {}
-        self._bound: OrderedDict[Any, Executable] = OrderedDict()
+        self._bound: dict[Any, Executable] = {}
         self._latest: Executable | None = None
         self._known: dict[tuple[Wanted, FedKey], Guard] = {}
         self._again: Guard | None = None  # the latest of them
@@ -150,7 +152,7 @@ class Session:
         self._alarms, self._often = 0, False  # runs made again, and whether nearly all are
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
-        self._max_programs, self._seed = max_programs, seed
+        self._seed = seed
         self._fitting = fitting(buckets, self.inputs)
         self._numpy_random = random == "numpy"
         self.planning = _PLANNING
@@ -158,9 +160,10 @@ class Session:
         most = 1 if self.signature.states else max(1, instances or processors())
         spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
-        self._seats = ArenaPool(on, self._pool, most, max_memory, spare, self._owner)
+        self._kept = KeptPrograms(max_programs, on.held, weakly(self._ran, {}))
+        self._seats = ArenaPool(on, self._pool, self._kept, most, max_memory, spare, self._owner)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
-        self._planned, self._evicted, self._reported = 0, 0, False
+        self._planned, self._reported = 0, False
         self.next_run = 0
         self.states: dict[str, Array] = {} if states is None else states
         for name, first in self.signature.states.items():
@@ -241,11 +244,12 @@ class Session:
     def stats(self) -> SessionStats:
         """Counters; a consistent snapshot."""
         with self._table:
-            planned = (self._planned, len(self._bound), self._evicted)
+            planned = (self._planned, len(self._bound), self._kept.evicted)
             compiled = [*self._compiled.values()]
         made = [(len(c.templates.all), c.templates.used, len(c.rounded.executables())) for c in compiled]
         shared = [sum(column) for column in zip((0, 0, 0), *made, strict=True)]
-        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count, self._alarms, *shared)
+        held = (DEFECTS.count, self._alarms, *shared, self._seats.program_bytes())
+        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), *held)
 
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
         """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
@@ -314,7 +318,7 @@ class Session:
             with self._table:
                 self._bound[key] = self._latest = executable
                 self._planned += 1
-                self._evict()
+            self.keep(executable, partial(weakly(self._forget_exact, None), key))
             return executable
 
     def _specialised(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable:
@@ -323,23 +327,32 @@ class Session:
 
         return specialise(self.compiled(outputs), types)
 
-    def _evict(self) -> None:
-        """Let go of the programs that were not used for the longest time, as far as there are too many."""
-        if len(self._bound) <= self._max_programs:
-            return
-        latest = next(reversed(self._bound))
-        recent = {k.bound for k in self._known.values() if k.recent}
-        recent |= {self._direct.bound} if self._direct is not None else set()
-        for known in self._known.values():
-            known.recent = False
-        for key in [k for k, b in self._bound.items() if b in recent]:
-            self._bound.move_to_end(key)
-        self._bound.move_to_end(latest)
-        while len(self._bound) > self._max_programs:
-            _, gone = self._bound.popitem(last=False)
+    def keep(self, bound: Executable, forget: Callable[[], None]) -> None:
+        """Keep a program, or note that it is used again; others that were not used for longest go where there is no
+        room. `forget` is called when it goes itself."""
+        if self._kept.use(bound, forget):
+            self._seats.settle(bound)
+
+    def _forget_exact(self, key: Any) -> None:
+        """Let a program be planned again for its types."""
+        with self._table:
+            gone = self._bound.pop(key, None)
             self._known = {k: v for k, v in self._known.items() if v.bound is not gone}
             self._again = None
-            self._evicted += 1
+            self._direct = None if self._direct is not None and self._direct.bound is gone else self._direct
+
+    def _ran(self) -> dict[Executable, int]:
+        """The time at which programs ran last on the shortest way, by the clock of those that are kept."""
+        ran: dict[Executable, int] = {}
+        for session in (self, self._exact):
+            if session is not None:
+                with session._table:
+                    guards = [*session._known.values()]
+                for known in guards:
+                    ran[known.bound] = max(known.used, ran.get(known.bound, 0))
+                if session._direct is not None:
+                    ran[session._direct.bound] = self._kept.clock
+        return ran
 
     def _from_file(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable | None:
         """The program that the session's file holds for these types; otherwise the graph is bound again as a whole."""
@@ -379,9 +392,10 @@ class Session:
         with self._table:
             executable = self._bound.get(key)
             if executable is not None:
-                self._bound.move_to_end(key)
                 self._latest = executable
-            return executable
+        if executable is not None:
+            self.keep(executable, partial(weakly(self._forget_exact, None), key))
+        return executable
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -437,7 +451,7 @@ class Session:
                     except InvalidOperation:
                         return again(self, feeds, names=names, outputs=outputs, draw=draw)
                     if answer is not None:
-                        known.recent, self._latest = True, known.bound
+                        known.used, self._latest = self._kept.clock, known.bound
                         return answer
                 if known is None or known.wanted != wanted or not known.fits(feeds):
                     key = fed_key(feeds)
@@ -480,7 +494,7 @@ class Session:
                 arrays = apart(arrays, own, self._owner)
                 feeds = {n: arrays.get(n, x) for n, x in feeds.items()}  # for a second run
             try:
-                with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
+                with self._seats.borrow(program.arena_bytes, until, bound) as seat:
                     instance = self._instance(seat, bound)
                     instance.around.key = (*drawn, *self._part)
                     limits = Meter(self.budget.steps, until=until, cancel=cancel)
@@ -497,7 +511,7 @@ class Session:
                     self, feeds, observe, names=names, outputs=outputs, deadline=rest, cancel=cancel, draw=drawn
                 )
             except Unprepared:  # before the first step: nothing has happened yet
-                self._forget(bound)
+                self._seats.drop(bound)
                 if not left:
                     raise
                 fitted = self._fitting.fit(self, wanted, whole, outputs)
@@ -506,19 +520,12 @@ class Session:
         }
         if key is not None:
             with self._table:
-                if bound in self._bound.values():
-                    known = Guard.of(bound, None if names is None else wanted, key, arrays)
+                if bound in self._kept:
+                    known = Guard.of(bound, None if names is None else wanted, key, arrays, self._kept.clock)
                     self._again = self._known[known.wanted, key] = known
         if fitted.finish is not None:
             return fitted.finish(named)
         return delivered(named, own, self._owner)
-
-    def _forget(self, bound: Executable) -> None:
-        """Let a program be planned again for its types."""
-        with self._table:
-            self._bound = OrderedDict((key, b) for key, b in self._bound.items() if b is not bound)
-            for compiled in self._compiled.values():
-                compiled.rounded.forget(bound)
 
     def _instance(self, seat: Arena, bound: Executable) -> Instance:
         """The instance of a program in a seat."""
@@ -532,6 +539,9 @@ class Session:
                 careful=self._careful,
             )
             instance = seat.instances[bound] = self.device.instantiate(bound.program, seat.arena, around, self.states)
+            self._seats.settle(bound)
+            if bound not in self._kept:  # another thread has dropped it: nobody will ask for this again
+                seat.drop(bound)
         return instance
 
     def _replay(
@@ -542,13 +552,13 @@ class Session:
         draw: tuple[int, ...] | None,
     ) -> dict[str, Any]:
         """`run` for arrays of kinds that were fed before: nothing is left to check but the buffers."""
-        known.recent = True
+        known.used = self._kept.clock
         bound = self._latest = known.bound
         own = own_buffers(bound.program.outputs, outputs, self.device, self._owner) if outputs else {}
         if own:
             feeds = apart(feeds, own, self._owner)
         try:
-            with self._seats.borrow(bound.program.arena_bytes, None, self._live, bound) as seat:
+            with self._seats.borrow(bound.program.arena_bytes, None, bound) as seat:
                 instance = self._instance(seat, bound)
                 around = instance.around
                 if known.counted or around.meter.watches:
@@ -587,9 +597,3 @@ class Session:
             if self._turn is None:
                 self._turn = engine().variable(f"states of {self.signature.name}")
         return submit(self.run, feeds, writes=(self._turn,) if self.signature.states else (), **options)
-
-    def _live(self) -> set[Executable]:
-        """The programs that are kept."""
-        with self._table:
-            kept = set(dict.values(self._bound))  # an OrderedDict's own would hash each key again
-            return kept.union(*(c.rounded.executables() for c in self._compiled.values()))

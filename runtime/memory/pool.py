@@ -6,6 +6,7 @@ import mmap
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from math import prod
@@ -110,6 +111,8 @@ class Pool:
         self._turn = Turn(Ledger(rounding, limit, keep, what))
         self._limit, self._room = limit, limit
         self._numbers = count(1)
+        # called with a number of bytes before the pool takes so many, to make room beside it; outside of a turn
+        self.before: Callable[[int], None] | None = None
 
     @property
     def room(self) -> int | None:
@@ -145,6 +148,8 @@ class Pool:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], owner: str = "") -> Array:
         """An uninitialised array."""
         nbytes = prod(shape) * dtype.itemsize
+        if self.before is not None:
+            self.before(nbytes)
         with self._turn as ledger:
             size, block = ledger.take(nbytes, owner)
         if block is None:
@@ -156,6 +161,8 @@ class Pool:
     def adopt(self, array: Array, owner: str = "") -> Array:
         """Count an array that was made elsewhere for as long as it lives."""
         root, nbytes = array if array.base is None else array.base, int(array.nbytes)
+        if self.before is not None:
+            self.before(nbytes)
         with self._turn as ledger:
             if self._turn.has(array) or self._turn.has(root):  # our own bytes, or adopted before
                 return array

@@ -130,7 +130,7 @@ class InferenceSession:
             "precision": entries.given.get("mezzo.precision", place.precision),
             "onednn": said.graph_optimization_level is not GraphOptimizationLevel.ORT_DISABLE_ALL,
             "max_memory": entries.number("mezzo.max_memory"),
-            "max_programs": entries.number("mezzo.max_programs") or 64,
+            "max_programs": entries.number("mezzo.max_programs"),
             "instances": entries.number("mezzo.instances"),
             "seed": Process.seed,
         }

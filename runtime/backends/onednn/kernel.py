@@ -15,6 +15,7 @@ from ....ops.types import Array
 from ...caches import MOST, Cache, bounded
 from ...compile.cache_keys import cache_key
 from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, TargetSpec, anchor
+from ...compile.program import Program
 from ...ir.graph import Node
 from ...memory.liveness import aligned
 from . import ahead, api
@@ -22,7 +23,19 @@ from .library import find, library
 from .machine_code import Row
 from .memory import ANY, Handle, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
-from .primitive import Descriptor, Draft, Execution, Memories, Operand, Place, bind, describe, reordering, repacked
+from .primitive import (
+    DESCRIPTORS,
+    Descriptor,
+    Draft,
+    Execution,
+    Memories,
+    Operand,
+    Place,
+    bind,
+    describe,
+    reordering,
+    repacked,
+)
 
 REFERENCE = ("ref", "simple:any")  # implementations that are slower than numpy
 FLOATS = (DType.FLOAT, DType.BFLOAT16)
@@ -110,7 +123,11 @@ class OneDnn(ABC):
         asked = cache_key(request) if self.remembers else None
         if asked is None:
             return self._first_plan(request)
-        return _ANSWERS.get((self.name, asked), lambda: self._first_plan(request))
+        known = _ANSWERS.get((self.name, asked), lambda: _remembered(self._first_plan(request)))
+        if isinstance(known, Declined):
+            return known
+        drafts, layouts = known
+        return tuple(describe(draft, request.target.threads) for draft in drafts), layouts
 
     def _first_plan(self, request: KernelRequest) -> Answer | Declined:
         if (why := unavailable(request)) is not None:
@@ -178,6 +195,18 @@ class OneDnn(ABC):
 def chosen(choice: Choice, target: TargetSpec) -> tuple[Descriptor, ...]:
     """The primitives that a choice describes."""
     return tuple(describe(draft, target.threads) for draft in choice.primitives)
+
+
+def held(program: Program) -> dict[Any, int]:
+    """Bytes of the primitives of a program that there are now, by what they are shared by."""
+    found: dict[Any, int] = {}
+    for step in program.all_steps():
+        for draft in step.choice.primitives:
+            key = draft, program.target.threads
+            descriptor = DESCRIPTORS.alive(key)
+            if descriptor is not None:
+                found[key] = descriptor.nbytes
+    return found
 
 
 WORK = "work"  # ("work", 0): the first temporary result
@@ -260,7 +289,13 @@ class Calls:
             call.rebind(place, array)
 
 
-_ANSWERS: Cache[Answer | Declined] = Cache("oneDNN: primitives of requests")
+# with drafts in place of primitives, which would hold much memory
+_ANSWERS: Cache[tuple[tuple[Draft, ...], tuple[str, ...]] | Declined] = Cache("oneDNN: primitives of requests")
+
+
+def _remembered(answer: Answer | Declined) -> tuple[tuple[Draft, ...], tuple[str, ...]] | Declined:
+    """Return an answer as it is remembered."""
+    return answer if isinstance(answer, Declined) else (tuple(d.draft for d in answer[0]), answer[1])
 
 
 def unavailable(request: KernelRequest) -> str | None:

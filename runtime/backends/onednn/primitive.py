@@ -15,10 +15,12 @@ import numpy as np
 from ....ops.dataclasses import dataclass, field, replace
 from ....ops.errors import PlanError
 from ....ops.types import Array
+from ...caches import HeavyCache
 from ...compile.kernel import failed
 from ...memory.pool import aligned_empty
 from . import api
 from .defects import defect
+from .heap import weighed
 from .library import threads
 from .machine_code import Row
 from .memory import ANY, Handle, Memory, extent, layout_of, nbytes
@@ -139,10 +141,11 @@ class Parameter(NamedTuple):
 SCRATCH: Final[Place] = ("scratch", 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Descriptor:
     """oneDNN's answer: the implementation's name, scratch bytes, threads, whether it takes microseconds, and the layout
-    of each argument (None: unknown). All calls share its primitive, which is made when the first asks for it."""
+    of each argument (None: unknown). All calls share its primitive, which is made when the first asks for it. `held`
+    are the bytes of both in the library's memory, one after the other."""
 
     draft: Draft
     handle: Handle
@@ -150,6 +153,7 @@ class Descriptor:
     scratch: int
     threads: int
     short: bool
+    held: list[int]
     _primitive: list[Handle] = field(default_factory=list[Handle])
     _parameters: list[tuple[Parameter, ...]] = field(default_factory=list[tuple[Parameter, ...]])
     _making: threading.Lock = field(default_factory=threading.Lock)
@@ -160,9 +164,16 @@ class Descriptor:
         if not self._primitive:
             with self._making, threads(self.threads):
                 if not self._primitive:
-                    primitive = api.create("primitive_create", self.handle.value)
+                    kind = ("primitive", *_weight(self.draft))
+                    primitive, held = weighed(kind, lambda: api.create("primitive_create", self.handle.value))
+                    self.held.append(held)
                     self._primitive.append(Handle(primitive, "primitive_destroy", reads=self.handle))
         return self._primitive[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the descriptor and its primitive take of the library's memory."""
+        return sum(self.held)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -231,14 +242,25 @@ PRODUCTS = frozenset(
 )
 
 
-@lru_cache(maxsize=512)
+DESCRIPTORS: Final[HeavyCache[Descriptor]] = HeavyCache("oneDNN: primitives", 16 << 20)
+
+
 def describe(draft: Draft, count: int) -> Descriptor:
     """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none, or
     has one that is wrong."""
+    return DESCRIPTORS.get((draft, count), lambda: _without_defect(draft, count))
+
+
+def _without_defect(draft: Draft, count: int) -> Descriptor:
     descriptor = described(draft, count)
     if (why := defect(draft, descriptor.implementation)) is not None:
         raise api.Refused(why)
     return descriptor
+
+
+def _weight(draft: Draft) -> tuple[Any, ...]:
+    """Return what the bytes of a primitive depend on most: its kind, and roughly its sizes."""
+    return (draft.kind, *(tuple(n.bit_length() for n in o.memory.dims) for o in draft.operands))
 
 
 def described(draft: Draft, count: int) -> Descriptor:
@@ -247,10 +269,11 @@ def described(draft: Draft, count: int) -> Descriptor:
     count = 1 if short else count
     with threads(count):
         attributes = _attributes(draft.attributes)
-        handle = Handle(_create(draft, attributes.value), "primitive_desc_destroy")
+        made, held = weighed(("descriptor", *_weight(draft)), lambda: _create(draft, attributes.value))
+        handle = Handle(made, "primitive_desc_destroy")
     scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
     name = api.text(handle.value, api.QUERY_IMPL)
-    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short)
+    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short, [held])
 
 
 @lru_cache(maxsize=256)
