@@ -13,7 +13,7 @@ import pytest
 import mezzo as mz
 from mezzo.ops import DType, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.compile import padded
+from mezzo.runtime.compile import padded_program
 from mezzo.runtime.compile.padding import rounded_up
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
@@ -169,7 +169,10 @@ def test_what_lies_in_the_padding_changes_nothing(name: str) -> None:
 
     graph = graph_of(SERVED[name], "batch", "length", 6)
     exact = Session(graph)
-    with patch.object(padded, "_grown", grown), patch("mezzo.runtime.compile.padding_rules.INPUT_PADDING", None):
+    with (
+        patch.object(padded_program, "_grown", grown),
+        patch("mezzo.runtime.compile.padding_rules.INPUT_PADDING", None),
+    ):
         auto = Session(graph, buckets="auto")
         for length in (9, 10, 21):
             x = RNG.standard_normal((2, length, 6)).astype(np.float32)

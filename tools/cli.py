@@ -183,12 +183,29 @@ def doctor(file: Path | None, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The .mezzo file to write.")
 @click.option("--portable", is_flag=True, help="The graph alone, without programs for this machine.")
 @shape_option
+@click.option(
+    "--sizes",
+    "walks",
+    multiple=True,
+    metavar="DIM=RANGE",
+    help="Programs for all sizes of a dim, rounded up where that changes nothing: length=1..512.",
+)
+@click.option("--conversation", type=int, metavar="ROWS", help="Programs for a decoder's conversations of up to ROWS.")
 @json_option
-def compile_command(model: Path, output: Path, portable: bool, shapes: tuple[str, ...], as_json: bool) -> None:
+def compile_command(
+    model: Path,
+    output: Path,
+    portable: bool,
+    shapes: tuple[str, ...],
+    walks: tuple[str, ...],
+    conversation: int | None,
+    as_json: bool,
+) -> None:
     """Write MODEL as a .mezzo file. A --shape name that is given again makes one more program."""
-    from .compile import compile_model
+    from .compile import SizesToPlan, compile_model
 
-    show(compile_model(model, output, shapes, portable=portable), as_json=as_json)
+    planned = SizesToPlan(shapes, walks, conversation)
+    show(compile_model(model, output, planned, portable=portable), as_json=as_json)
 
 
 @cli.command()

@@ -13,6 +13,7 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MezzoError
+from ..runtime.execution.ready import not_rounded
 from ..runtime.execution.session import Session
 from ..runtime.execution.session_stats import SessionStats
 from .fills import first_that_runs
@@ -82,7 +83,7 @@ def explain_sizes(
     facts["program_bytes"] = stats.program_bytes
     if stats.rounded:
         facts["programs_of_rounded_sizes"] = stats.rounded
-    if reasons := session.compiled(session.signature.outputs).rounded.reasons:
+    if reasons := not_rounded(session):
         facts["not_rounded_up"] = "; ".join(dict.fromkeys(reasons))
     table = Table("Sizes", (dim, "how", "median ms", "arena bytes"), [_row(list(g)) for _, g in groupby(rows, _how)])
     return table, facts

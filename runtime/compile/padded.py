@@ -1,198 +1,85 @@
-"""Programs of padded graphs: which sizes they serve, what they are fed, and how their results are cut."""
+"""Programs for rounded sizes: which sizes they serve, and how they come about."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Any
-
-import numpy as np
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
-from ...ops.symbolic import NotSymbolic, Terms, concrete, tracing
-from ...ops.types import Array
-from ..ir.graph import Graph, Node
+from ...ops.symbolic import NotSymbolic, Terms, tracing
+from ..ir.graph import Graph
 from ..ir.infer import infer
 from ..ir.prune import prune
 from ..passes.chains import Chains
 from .executable import Executable, declined, executable_of
-from .growing import Growing, GrowingArray
+from .growing import Growing
 from .lower import Learned, Options
-from .padding import NO_CACHES, Axis, CacheSizes, NotPadded, PaddedGraph
+from .padded_program import PaddedProgram, SizeFacts
+from .padding import NO_CACHES, CacheSizes, NotPadded, PaddedGraph, planned_size
 from .padding_rules import caches_of, padded_graph
 from .rewriting import fused, simplified
-from .sizes import NormalSizes, Size
-from .template import NoTemplate, Traced, evaluated, traced
+from .sizes import NormalSizes
+from .template import NoTemplate, Symbols, Traced, traced
 
 MOST_PROGRAMS = 256  # of one pattern
 MOST_PATTERNS = 8  # traces of a graph
 MOST_TRIES = 4  # traces for sizes of one kind that came to nothing: two sizes that are equal by chance may be why
 MOST_KINDS = 32
 MOST_ERRORS = 32  # traces that ended in an error of an operator
-MOST_SIZES = 64  # of one program, of which what follows from them is kept
 MOST_SERVED = 512  # sizes of inputs, of which the program is remembered
 
 
-@dataclass(slots=True, eq=False)
-class SizePattern:
-    """A trace of a graph whose sizes in `open` are rounded up. `terms` are all sizes that are rounded, by which, and by
-    the sizes of the other symbols, a program is found."""
+@dataclass(frozen=True, slots=True)
+class RoundedSize:
+    """A size as it is planned: `terms` are its own or those of what it grows to, rounded up as `rows` of a cache or as
+    other sizes."""
+
+    terms: Terms
+    rows: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedPattern:
+    """The trace of a graph by which a pattern makes programs; `chains` are those that the first program found."""
 
     traced: Traced
     normal: NormalSizes
     open: frozenset[int]
-    terms: tuple[Terms, ...]
     caches: CacheSizes
-    programs: OrderedDict[tuple[int, ...], PaddedProgram | str] = field(
-        default_factory=OrderedDict[tuple[int, ...], Any]
-    )
-    chains: Chains = field(default_factory=Chains)  # those that the first program found
-
-    def values(self, types: Mapping[str, Type]) -> list[int] | None:
-        """Return the values of the symbols for these types of the inputs; None if the pattern is not for them."""
-        return self.traced.symbols.values(types)
-
-    def key(self, values: Sequence[int], state: PaddedGraph) -> tuple[int, ...]:
-        """Return the sizes by which programs are told apart."""
-        closed = [values[s] for s in self.normal.left(len(self.traced.symbols.places)) if s not in self.open]
-        return (*(state.planned(t) for t in self.terms), *closed)
+    chains: Chains = field(default_factory=Chains)
 
 
-@dataclass(frozen=True, slots=True)
-class ResultEnds:
-    """Beginning of the padding of a result: seen as an array of the sizes in `planned` (None: as it is), `heads` of it
-    are the elements that count, whose shape is `shape`."""
-
-    planned: tuple[int, ...] | None
-    heads: tuple[slice, ...]
-    shape: tuple[int, ...]
-
-    def cut(self, result: Array, kept: bool) -> Array:
-        """The elements that count, with the padding as their room if they are `kept` and it lies behind."""
-        if kept and self.planned is None:
-            return GrowingArray.of(result, self.heads, writable=True)
-        whole = result if self.planned is None else result.reshape(self.planned)
-        return np.ascontiguousarray(whole[self.heads]).reshape(self.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class TrueSizes:
-    """Facts of true sizes for a program: inputs that follow from them, and the ends of results, both by name."""
-
-    inputs: Mapping[str, Array]
-    ends: Mapping[str, ResultEnds]
+Loader = Callable[[], "PaddedProgram | str"]
 
 
 @dataclass(slots=True, eq=False)
-class PaddedProgram:
-    """An executable for rounded sizes. `state` tells what its inputs and outputs are; `sized` are the nodes that make
-    its further inputs of the true sizes. `growing` are the inputs that may have room for more rows."""
+class SizePattern:
+    """A way in which sizes of a graph are rounded up, for those that meet the guards of its `symbols`. By the planned
+    number of each size in `rounded`, and by the values of the symbols in `closed`, a program is found. `stored` reads
+    those that a file has; without `source` there are no others."""
 
-    executable: Executable
-    state: PaddedGraph
-    sized: tuple[Node, ...]
-    read: Mapping[str, Array]
-    outputs: tuple[tuple[str, str], ...]
-    growing: Growing
-    known: OrderedDict[tuple[int, ...], TrueSizes | None] = field(default_factory=OrderedDict[tuple[int, ...], Any])
+    symbols: Symbols
+    rounded: tuple[RoundedSize, ...]
+    closed: tuple[int, ...]
+    source: PlannedPattern | None
+    programs: OrderedDict[tuple[int, ...], PaddedProgram | str] = field(
+        default_factory=OrderedDict[tuple[int, ...], Any]
+    )
+    stored: Mapping[tuple[int, ...], Loader] = field(default_factory=dict[tuple[int, ...], Any])
 
-    def at(self, values: tuple[int, ...]) -> TrueSizes | None:
-        """Return the facts of true sizes for the program; None where a place that follows from them lies outside of
-        what counts."""
-        if values not in self.known:
-            more = self._sized(values)
-            self.known[values] = None if more is None else TrueSizes(more, self._ends(values))
-            while len(self.known) > MOST_SIZES:
-                self.known.popitem(last=False)
-        return self.known[values]
+    def values(self, types: Mapping[str, Type]) -> list[int] | None:
+        """Return the values of the symbols for these types of the inputs; None if the pattern is not for them."""
+        return self.symbols.values(types)
 
-    def feeds(self, arrays: Mapping[str, Array], sizes: TrueSizes) -> dict[str, Array]:
-        """The inputs of the program, in its order, for arrays of these true sizes."""
-        types, more, roomy = self.executable.program.types, sizes.inputs, self.growing.inputs
-        return {
-            name: more[name] if name in more else _grown(arrays[name], types[name], room=name in roomy)
-            for name in self.executable.program.given
-        }
-
-    def _ends(self, values: Sequence[int]) -> dict[str, ResultEnds]:
-        state, ends = self.state, dict[str, ResultEnds]()
-        for name, value in self.outputs:
-            axes = state.known[value].axes
-            if any(map(state.pads, axes)):
-                true = [[_true(s, state, values) for s in axis] for axis in axes]
-                shape = tuple(int(np.prod(sizes, dtype=np.int64)) for sizes in true)
-                plain = all(len(axis) <= 1 or not state.pads(axis) for axis in axes)
-                planned = None if plain else tuple(state.planned(s) for axis in axes for s in axis)
-                parts = shape if plain else tuple(chain.from_iterable(true))
-                ends[name] = ResultEnds(planned, tuple(map(slice, parts)), shape)
-        return ends
-
-    def _sized(self, values: Sequence[int]) -> dict[str, Array] | None:
-        """The inputs that follow from the true sizes."""
-        state, trace, types = self.state, self.state.normal.trace, self.executable.program.types
-        put = concrete(trace, values)
-        arrays = evaluated(self.sized, self.read, put)
-        given = set(self.executable.program.given)
-        more = {name: _grown(np.asarray(array), types[name]) for name, array in arrays.items() if name in given}
-        for terms, name in state.counts.items():
-            more[name] = np.asarray(trace.value(terms, values), np.int64)
-        for name, array in state.numbers.items():
-            more[name] = np.asarray(put(array), np.int64).reshape(array.shape)
-        for name, sizes in state.shares.items():
-            more[name] = np.asarray(np.prod([state.planned(t) / trace.value(t, values) for t in sizes]))
-        for name, (source, axes, each) in state.places.items():
-            if name in given:
-                true = np.asarray(arrays[source] if isinstance(source, str) else put(source)).astype(np.int64)
-                columns = [true[..., i] for i in range(len(axes))] if each else [true]
-                moved = [_moved(column, state, axis, values) for column, axis in zip(columns, axes, strict=True)]
-                if any(column is None for column in moved):
-                    return None
-                more[name] = _grown(
-                    np.stack([np.asarray(m) for m in moved], -1) if each else np.asarray(moved[0]), types[name]
-                )
-        return {name: array for name, array in more.items() if name in given}
-
-    def cut(self, results: Mapping[str, Any], sizes: TrueSizes, kept: Collection[str] = ()) -> dict[str, Any]:
-        """The results without padding; those in `kept` with the room that padding is, where it lies behind."""
-        return {
-            name: results[name] if name not in sizes.ends else sizes.ends[name].cut(results[name], name in kept)
-            for name, _ in self.outputs
-        }
-
-
-def _true(size: Size, state: PaddedGraph, values: Sequence[int]) -> int:
-    return size if isinstance(size, int) else state.normal.trace.value(size, values)
-
-
-def _moved(indices: Array, state: PaddedGraph, axis: Axis, values: Sequence[int]) -> Array | None:
-    """The indices into an axis with padding that are the same elements as these without; None for those outside."""
-    sizes = [_true(s, state, values) for s in axis]
-    total = int(np.prod(sizes, dtype=np.int64))
-    indices = np.where(indices < 0, indices + total, indices)
-    if indices.size and not 0 <= indices.min() <= indices.max() < total:
-        return None
-    moved = np.zeros_like(indices)
-    for size in reversed(range(len(sizes))):
-        inner = int(np.prod([state.planned(s) for s in axis[size + 1 :]], dtype=np.int64))
-        moved += indices % sizes[size] * inner
-        indices = indices // sizes[size]
-    return moved
-
-
-def _grown(array: Array, type: Type, *, room: bool = False) -> Array:
-    """The array with zeros up to the sizes of a type; with `room`, that of one that has as much."""
-    assert isinstance(type, Tensor)
-    if isinstance(array, GrowingArray):
-        if room and array.room is not None and array.room.shape == type.sizes:
-            return array.room
-    elif array.shape == type.sizes:
-        return array
-    grown = np.zeros(type.sizes, array.dtype)
-    grown[tuple(map(slice, array.shape))] = array
-    return grown
+    def key(self, values: Sequence[int]) -> tuple[int, ...]:
+        """Return the sizes by which programs are told apart."""
+        trace = self.symbols.trace
+        sizes = [planned_size(trace.value(r.terms, values), rows=r.rows) for r in self.rounded]
+        return (*sizes, *(values[s] for s in self.closed))
 
 
 Served = tuple[PaddedProgram, tuple[int, ...]]
@@ -210,14 +97,15 @@ def _kind(types: Mapping[str, Type]) -> Sizes:
 
 @dataclass(slots=True, eq=False)
 class PaddedPrograms:
-    """The programs for rounded sizes of one graph, whose outputs have public `names`.
+    """The programs for rounded sizes of one graph, which is asked for when one is to be planned, and whose outputs have
+    public `names`.
 
     `patterns` are in the order of their last use. `reasons` tells why there was none, `failed` how often for sizes of a
     kind (see `_kind`): what a rule refuses for a few it refuses for the rest. Errors of the operators are not counted
     there: whoever feeds what does not fit shall change nothing for others.
     """
 
-    graph: Graph
+    graph: Callable[[], Graph]
     names: tuple[str, ...]
     options: Options
     budget: Budget
@@ -232,23 +120,32 @@ class PaddedPrograms:
         """Return whether inputs of these sizes were met before, and the answer that `serve` gave then."""
         return sizes in self._served, self._served.get(sizes)
 
-    def serve(self, types: Mapping[str, Type]) -> Served | None:
-        """A program for inputs of these types, with the values of its symbols; None where there is none."""
-        answer = self._served[sizes_of(types)] = self._serve(types)
+    def serve(self, types: Mapping[str, Type], *, as_they_are: bool = False) -> Served | None:
+        """A program for inputs of these types, with the values of its symbols; None where there is none, or they are to
+        be served as they are."""
+        answer = self._served[sizes_of(types)] = None if as_they_are else self._serve(types)
         while len(self._served) > MOST_SERVED:
             self._served.popitem(last=False)
         return answer
 
     def _serve(self, types: Mapping[str, Type]) -> Served | None:
-        for pattern in chain([*self.patterns], self._another(types)):
+        # those of a file first: the others would plan
+        for pattern in chain(sorted(self.patterns, key=lambda p: p.source is not None), self._another(types)):
             values = pattern.values(types)
-            if values is None:
+            program = None if values is None else self._program(pattern, values)
+            if values is None or program is None:
                 continue
             self.patterns.remove(pattern)
             self.patterns.insert(0, pattern)
-            program = self._program(pattern, values)
             return None if isinstance(program, str) else (program, tuple(values))
         return None
+
+    def read(self) -> list[PaddedProgram]:
+        """All that are kept, after those that lie in a file are read."""
+        for pattern in self.patterns:
+            for key in [key for key in pattern.stored if key not in pattern.programs]:
+                self._stored(pattern, key)
+        return [p for t in self.patterns for p in t.programs.values() if isinstance(p, PaddedProgram)]
 
     def executables(self) -> list[Executable]:
         """All that are kept."""
@@ -268,7 +165,7 @@ class PaddedPrograms:
         if self.failed[kind] >= MOST_TRIES or len(self.failed) > MOST_KINDS or self.errors >= MOST_ERRORS:
             return
         try:
-            pattern = _pattern(self.graph, types, self.options, self.budget)
+            pattern = _pattern(self.graph(), types, self.options, self.budget)
         except (NoTemplate, NotPadded, NotSymbolic) as error:
             self.failed[kind] += 1
             self._note(str(error))
@@ -285,14 +182,18 @@ class PaddedPrograms:
         if reason not in self.reasons and len(self.reasons) < MOST_KINDS:
             self.reasons.append(reason)
 
-    def _program(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram | str:
-        """The program for these values, or the reason why there is none."""
-        state = PaddedGraph(pattern.traced, pattern.normal, pattern.open, values, pattern.caches)
-        key = pattern.key(values, state)
-        program = pattern.programs.get(key)
+    def _program(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram | str | None:
+        """The program for these values, or the reason why there is none; None where the pattern makes none."""
+        try:
+            key = pattern.key(values)
+        except NotSymbolic:  # sizes beyond int64
+            return None
+        program = pattern.programs.get(key) or self._stored(pattern, key)
         if program is None:
+            if pattern.source is None:
+                return None
             try:
-                program = self._made(pattern, values)
+                program = self._made(pattern.source, values)
             except (NotPadded, MezzoError) as error:
                 program = str(error)
             pattern.programs[key] = program
@@ -302,21 +203,33 @@ class PaddedPrograms:
         pattern.programs.move_to_end(key)
         return program
 
-    def _made(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram:
-        options, budget = self.options, self.budget
-        graph, state = padded_graph(pattern.traced, pattern.normal, pattern.open, values, pattern.caches)
+    def _stored(self, pattern: SizePattern, key: tuple[int, ...]) -> PaddedProgram | None:
+        """The program that a file has; None where it has none, or this machine would make another one."""
+        if key not in pattern.stored:
+            return None
+        program = pattern.stored[key]()
+        if isinstance(program, str):
+            self._note(program)
+            pattern.stored = {k: load for k, load in pattern.stored.items() if k != key}
+            return None
+        pattern.programs[key] = program
+        return program
+
+    def _made(self, source: PlannedPattern, values: Sequence[int]) -> PaddedProgram:
+        options, budget, chains = self.options, self.budget, source.chains
+        graph, state = padded_graph(source.traced, source.normal, source.open, values, source.caches)
         typed = simplified(infer(graph, budget=budget), options, budget)
-        known = bool(pattern.chains)
-        bound = executable_of(fused(typed, options, budget, pattern.chains), options, self.names, self.learned)
+        known = bool(chains)
+        bound = executable_of(fused(typed, options, budget, chains), options, self.names, self.learned)
         if known and declined(bound):
-            pattern.chains.clear()
-            bound = executable_of(fused(typed, options, budget, pattern.chains), options, self.names, self.learned)
-        sized = pattern.traced.sized
-        sources = [source for source, _, _ in state.places.values() if isinstance(source, str)]
+            chains.clear()
+            bound = executable_of(fused(typed, options, budget, chains), options, self.names, self.learned)
+        sized = source.traced.sized
+        sources = [place for place, _, _ in state.places.values() if isinstance(place, str)]
         wanted = tuple(dict.fromkeys(n for n in (*graph.inputs, *sources) if n in sized.outputs))
         sized = prune(sized.but(outputs=wanted))
-        outputs = tuple(zip(self.names, graph.outputs, strict=True))
-        return PaddedProgram(bound, state, sized.nodes, sized.initializers, outputs, Growing.of(bound.program))
+        facts = SizeFacts.of(state, tuple(zip(self.names, graph.outputs, strict=True)))
+        return PaddedProgram(bound, facts, sized.nodes, sized.initializers, self.names, Growing.of(bound.program))
 
 
 def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: Budget) -> SizePattern:
@@ -339,8 +252,20 @@ def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: 
             except NotPadded as error:
                 reasons.append(str(error))
             else:
-                return SizePattern(trace, normal, frozenset(open), tuple(state.rounded), caches_of(state))
+                source = PlannedPattern(trace, normal, frozenset(open), caches_of(state))
+                return SizePattern(trace.symbols, *_told_apart(state, source), source)
     raise NotPadded("; ".join(dict.fromkeys(reasons)) or "no size is open behind the first axis")
+
+
+def _told_apart(state: PaddedGraph, source: PlannedPattern) -> tuple[tuple[RoundedSize, ...], tuple[int, ...]]:
+    """Return the sizes that are rounded up, and the symbols of the others."""
+    caches, normal = source.caches, source.normal
+    rounded = [
+        RoundedSize(caches.grown.get(t, t), t in caches.sizes or normal.symbols(t) <= caches.masks)
+        for t in state.rounded
+    ]
+    closed = (s for s in normal.left(len(source.traced.symbols.places)) if s not in source.open)
+    return tuple(rounded), tuple(closed)
 
 
 def open_symbols(trace: Traced, normal: NormalSizes, name: str, axis: int) -> set[int]:

@@ -51,6 +51,11 @@ def rounded_rows(size: int) -> int:
     return -(-size // step) * step
 
 
+def planned_size(size: int, *, rows: bool) -> int:
+    """The size that is planned for one, which may be that of a cache's `rows`."""
+    return rounded_rows(size) if rows else rounded_up(size)
+
+
 @dataclass(slots=True)
 class Lying:
     """A value of the padded graph: its axes, and the number that fills the padding of an axis, where that is known for
@@ -122,7 +127,7 @@ class PaddedGraph:
         value = self.normal.trace.value(self.caches.grown.get(size, size), self.values)
         if self.padded(size):
             rows = size in self.caches.sizes or self.normal.symbols(size) <= self.caches.masks
-            value = self.rounded[size] = rounded_rows(value) if rows else rounded_up(value)
+            value = self.rounded[size] = planned_size(value, rows=rows)
         return value
 
     def sizes(self, axes: Iterable[Axis]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from ..passes.chains import Chains
 from ..passes.gradient import write_gradients
 from .executable import Executable, declined, executable_of
 from .lower import Learned, Options
-from .padded import PaddedPrograms
+from .program import Port
 from .rewriting import canonical, fused, simplified
 from .template import Templates
 
@@ -38,12 +38,16 @@ class Compiled:
     chains: Chains = field(default_factory=Chains, repr=False)
     learned: Learned = field(default_factory=Learned, repr=False)
     padded: Cache[Any] = field(default_factory=lambda: Cache("results behind padded inputs", 64), repr=False)
-    rounded: PaddedPrograms = field(init=False, repr=False)
     templates: Templates = field(init=False, repr=False)
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """The outputs with their types, as far as these are known without sizes."""
+        types = self.graph.types
+        return tuple(Port(n, types[v]) for n, v in zip(self.outputs, self.graph.outputs, strict=True))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "templates", Templates(self.options, self.budget, self.chains))
-        object.__setattr__(self, "rounded", PaddedPrograms(self.graph, self.outputs, self.options, self.budget))
 
 
 def compile_graph(

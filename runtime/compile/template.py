@@ -17,7 +17,7 @@ from ...ops.dataclasses import dataclass, field
 from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic, tracing
 from ...ops.types import Array, Dim, type_of
 from ..ir.graph import Graph, Node
-from ..ir.infer import Allowance, Scope, computed, infer, refusal
+from ..ir.infer import Allowance, Scope, check_size, computed, infer, refusal
 from ..ir.prune import prune
 from ..passes.chains import Chains
 from ..passes.cse import merge_equal
@@ -93,13 +93,19 @@ class Template:
         return graph.but(inputs=self.given, initializers=constants, types=known)
 
 
-def evaluated(nodes: Iterable[Node], read: Mapping[str, Array], put: Concrete) -> dict[str, Array]:
-    """The values that nodes make of sizes, and those that they read. Raises what an operator raises, naming its
-    node."""
+def evaluated(
+    nodes: Iterable[Node], read: Mapping[str, Array], put: Concrete, budget: Budget | None = None
+) -> dict[str, Array]:
+    """The values that nodes make of sizes, and those that they read. Raises what an operator raises, naming its node;
+    with a `budget`, BudgetError before a value is made that it does not allow."""
     arrays = {name: put(array) for name, array in read.items()}
     for node in nodes:
         operands = [arrays[n] if n else None for n in node.inputs]
         try:
+            if budget is not None:
+                ins = [None if x is None else type_of(x, known=True) for x in operands]
+                for known in node.record.infer_types(ins, node.attrs, node.wanted):
+                    check_size(known, budget)
             results = computed(node, operands)
         except Exception as error:
             types = [None if x is None else type_of(x) for x in operands]

@@ -61,6 +61,32 @@ class CachedSession(Session):
         """An empty conversation of `batch` texts. Raises InputError for less than one."""
         return Conversation(self, batch)
 
+    def warmup_conversations(self, rows: int, batch: int = 1) -> int:
+        """Plan for conversations of up to so many rows: prompts of every length, and one more token behind any. Returns
+        the number of programs that are planned now. Raises InputError where an input is neither a cache nor takes one
+        row for each token."""
+        for past, new in (*((0, n) for n in range(1, rows + 1)), *((n, 1) for n in range(1, rows))):
+            self.warmup({name: self._shape(name, batch, past, new) for name in self.signature.inputs})
+        stats = self.stats()
+        return stats.programs + stats.rounded
+
+    def _shape(self, name: str, batch: int, past: int, new: int) -> tuple[int, ...]:
+        """The sizes of an input for so many new tokens behind a past."""
+        pair = next((pair for pair in self.caches if pair.past == name), None)
+        if pair is not None:
+            return pair.shape(batch, past)
+        type = self.signature.inputs[name]
+        dims = type.dims if isinstance(type, Tensor) else None
+        tokens = name in self.token_inputs or name in (MASK, POSITIONS)
+        if dims is not None and all(isinstance(d, int) for d in dims[2 if tokens else 0 :]):
+            rows = (batch, past + new if name == MASK else new) if tokens else ()
+            return (*rows, *(d for d in dims[len(rows) :] if isinstance(d, int)))
+        raise InputError(
+            f"the sizes of {name!r} do not follow from the number of tokens",
+            where=self.signature.name,
+            hint="plan with warmup({name: shape}) for the sizes that will come",
+        )
+
     def wanted(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
         """The outputs to compute for a run of a conversation: `names` and the caches; None for all. Raises InputError
         for a name of a cache."""

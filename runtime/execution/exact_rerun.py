@@ -92,5 +92,6 @@ def exact(session: Session) -> Session:
             made = session._exact = copy(session)
             made._options, made._stored = replace(session._options, nan="exact"), None
             made._compiled, made._bound, made._known = {}, {}, {}
+            made._fitting = session._fitting.afresh()
             made._latest, made._again, made._direct, made._often = None, None, None, False
         return session._exact

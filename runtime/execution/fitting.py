@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import ref
 
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
@@ -17,7 +18,9 @@ from ..compile.growing import GrowingArray, plain
 from ..compile.program import Port
 
 if TYPE_CHECKING:
-    from ..compile.padded import PaddedProgram
+    from ..compile.padded import PaddedPrograms
+    from ..compile.padded_program import PaddedProgram
+    from ..ir.graph import Graph
     from .session import Session
 
 
@@ -41,6 +44,10 @@ class AsTheyAre:
         """The arrays themselves."""
         return Fitted(arrays)
 
+    def afresh(self) -> AsTheyAre:
+        """The same way for a session with other programs."""
+        return self
+
 
 AS_THEY_ARE: Final = AsTheyAre()
 
@@ -50,6 +57,10 @@ class GivenBuckets:
     """Sizes that the user gives for open dims, by their names."""
 
     sizes: Mapping[str, tuple[int, ...]]
+
+    def afresh(self) -> GivenBuckets:
+        """The same way for a session with other programs."""
+        return self
 
     def fit(
         self, session: Session, wanted: tuple[str, ...], arrays: dict[str, Any], outputs: Mapping[str, Any] | None
@@ -69,10 +80,30 @@ class ProvenBuckets:
     """Sizes that are rounded up where results do not depend on it; others are planned as they are.
 
     `pasts` are inputs by the outputs that are these with more rows behind them. Where one is fed with room for its
-    next rows, the output has the rest of that room, and is written in its place if nobody else reads it.
+    next rows, the output has the rest of that room, and is written in its place if nobody else reads it. `made` are the
+    programs by the outputs that are asked for.
     """
 
     pasts: Mapping[str, str] = field(default_factory=dict[str, str])
+    made: dict[tuple[str, ...], PaddedPrograms] = field(default_factory=dict[tuple[str, ...], Any])
+
+    def afresh(self) -> ProvenBuckets:
+        """The same way for a session with other programs."""
+        return ProvenBuckets(self.pasts)
+
+    def programs(self, session: Session, outputs: tuple[str, ...]) -> PaddedPrograms:
+        """The programs for these outputs, those of the session's file among them."""
+        known = self.made.get(outputs)
+        if known is None:
+            with session.planning:
+                known = self.made.get(outputs)
+                if known is None:
+                    known = self.made[outputs] = _programs(session, outputs)
+        return known
+
+    def count(self) -> int:
+        """The number of programs that are kept."""
+        return sum(len(programs.executables()) for programs in [*self.made.values()])
 
     def fit(
         self, session: Session, wanted: tuple[str, ...], arrays: dict[str, Any], outputs: Mapping[str, Any] | None
@@ -100,30 +131,54 @@ class ProvenBuckets:
         self, session: Session, outputs: tuple[str, ...], arrays: Mapping[str, Any]
     ) -> tuple[PaddedProgram, tuple[int, ...]] | None:
         """The program for sizes rounded up, with the values of its symbols; None where there is none."""
-        programs = session.compiled(outputs).rounded
+        programs = self.programs(session, outputs)
         met, served = programs.served(tuple([x.shape if hasattr(x, "shape") else None for x in arrays.values()]))
         if not met:
             return self.plan(session, outputs, session.types_of(arrays))
         if served is not None:
-            session.keep(served[0].executable, partial(programs.forget, served[0].executable))
+            self.keep(session, programs, served[0])
         return served
+
+    def keep(self, session: Session, programs: PaddedPrograms, program: PaddedProgram) -> None:
+        """Note that a session uses a program."""
+        session.keep(program.executable, partial(programs.forget, program.executable))
 
     def plan(
         self, session: Session, outputs: tuple[str, ...], types: Mapping[str, Type]
     ) -> tuple[PaddedProgram, tuple[int, ...]] | None:
         """The same for inputs of these types, planned if they were not met before."""
-        programs = session.compiled(outputs).rounded
+        programs = self.programs(session, outputs)
         with session.planning, uncollected():
-            served = programs.serve(types)
+            served = programs.serve(types, as_they_are=session.lies_ready(outputs, types))
         if served is not None:
-            session.keep(served[0].executable, partial(programs.forget, served[0].executable))
+            self.keep(session, programs, served[0])
         return served
 
 
+def _programs(session: Session, outputs: tuple[str, ...]) -> PaddedPrograms:
+    """New programs for rounded sizes, with those of the session's file."""
+    from ..compile.padded import PaddedPrograms  # of a start, some ms
+
+    owner, stored = ref(session), session._stored
+
+    def graph() -> Graph:
+        session = owner()
+        assert session is not None  # whoever plans has it
+        return session.compiled(outputs).graph
+
+    made = PaddedPrograms(graph, outputs, session._options, session.budget)
+    if stored is not None:
+        made.patterns += stored.patterns(session._options, outputs, session.budget)
+    return made
+
+
 def fitting(
-    buckets: Buckets | Literal["auto"] | None, inputs: Sequence[Port]
+    buckets: Buckets | Literal["auto"] | None, inputs: Sequence[Port], rounds: bool
 ) -> AsTheyAre | GivenBuckets | ProvenBuckets:
-    """The way to fit runs to planned sizes that `buckets` asks for. Raises InputError for what is none."""
+    """The way to fit runs to planned sizes that `buckets` asks for, or a file that `rounds`. Raises InputError for what
+    is none."""
+    if buckets is None and rounds:
+        return ProvenBuckets()
     if isinstance(buckets, str):
         if buckets != "auto":
             raise InputError(f"buckets={buckets!r}", where="buckets", hint='give "auto", or sizes by name of a dim')

@@ -14,7 +14,7 @@ import numpy as np
 from ...ops import Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import replace
-from ...ops.errors import BudgetError, ForkedProcess, InputError, PlanError
+from ...ops.errors import BudgetError, InputError, PlanError
 from ...ops.types import Array, type_of
 from ..compile.buckets import Buckets
 from ..compile.collection import uncollected
@@ -25,6 +25,7 @@ from ..compile.lower import Options
 from ..compile.program import Port, Program
 from ..devices import device_named
 from ..environment import processors, usual_threads
+from ..files import replace_file
 from ..ir.graph import Graph
 from ..ir.interpreter import InvalidOperation, Meter
 from ..memory.allocate import owned
@@ -40,6 +41,7 @@ from .instance import ExecutionContext, Instance, Observer
 from .kept_programs import KeptPrograms, weakly
 from .observers import PROFILING
 from .overlap import apart, delivered, own_buffers, result_buffer
+from .ready import made_ready, refused_after_fork
 from .session_stats import SessionStats
 
 if TYPE_CHECKING:
@@ -55,8 +57,8 @@ SMALL_ARENAS = 16 << 20
 NO_BUFFERS: Mapping[str, Array] = {}
 REPLANNED = 8  # programs that are planned for one run, each without the kernels that could not be prepared before
 _here = os.getpid()
-# One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
-# them; and most of planning is Python, of which one thread runs at a time anyway.
+# One session plans at a time: what planning remembers belongs to all of them; and most of it is Python, of which one
+# thread runs at a time anyway.
 _PLANNING = threading.RLock()
 
 
@@ -153,7 +155,7 @@ class Session:
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._seed = seed
-        self._fitting = fitting(buckets, self.inputs)
+        self._fitting = fitting(buckets, self.inputs, rounds=self._stored is not None and self._stored.rounds > 0)
         self._numpy_random = random == "numpy"
         self.planning = _PLANNING
         self._table = threading.Lock()
@@ -175,7 +177,7 @@ class Session:
                 )
         self.states.update(on.keep({n: self.states[n] for n in self.signature.states}))
         self._fixed = all(isinstance(t, Tensor) and t.static for t in self.signature.inputs.values())
-        if not self._lies_ready():
+        if not self._starts_ready():
             # whatever is wrong with the graph is said here, and not by the first run
             self.compiled(self.signature.outputs)
             self._bind_fixed()
@@ -184,11 +186,7 @@ class Session:
         """Note that this process runs the session. Raises ForkedProcess if another has run it before: its threads and
         locks do not survive a fork."""
         if self._process is not None:
-            raise ForkedProcess(
-                f"process {_here} was forked from {self._process}, which had run this session",
-                where=self._owner,
-                hint="load the model in the child, or start workers with multiprocessing's 'spawn' or 'forkserver'",
-            )
+            raise refused_after_fork(_here, self._process, self._owner)
         self._process = _here
 
     # -- what it is -------------------------------------------------------------------------------------------------
@@ -210,9 +208,8 @@ class Session:
     @property
     def outputs(self) -> tuple[Port, ...]:
         """Names and types of the outputs, as far as they are known before a run."""
-        compiled = self.compiled(self.signature.outputs)
-        types = compiled.graph.types
-        return tuple(Port(n, types[v]) for n, v in zip(compiled.outputs, compiled.graph.outputs, strict=True))
+        stored = () if self._stored is None else self._stored.outputs
+        return stored or self.compiled(self.signature.outputs).ports
 
     @property
     def program(self) -> Program:
@@ -246,9 +243,9 @@ class Session:
         with self._table:
             planned = (self._planned, len(self._bound), self._kept.evicted)
             compiled = [*self._compiled.values()]
-        made = [(len(c.templates.all), c.templates.used, len(c.rounded.executables())) for c in compiled]
-        shared = [sum(column) for column in zip((0, 0, 0), *made, strict=True)]
-        held = (DEFECTS.count, self._alarms, *shared, self._seats.program_bytes())
+        made = [sum(len(c.templates.all) for c in compiled), sum(c.templates.used for c in compiled)]
+        rounded = self._fitting.count() if isinstance(self._fitting, ProvenBuckets) else 0
+        held = (DEFECTS.count, self._alarms, *made, rounded, self._seats.program_bytes())
         return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), *held)
 
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
@@ -273,11 +270,20 @@ class Session:
         served = self._fitting.plan(self, outputs, types) if isinstance(self._fitting, ProvenBuckets) else None
         return (self._bind(outputs, types) if served is None else served[0].executable).program
 
-    def _lies_ready(self) -> bool:
+    def prepare(self) -> int:
+        """Make the programs for rounded sizes of the session's file ready, so that no first run waits for one; returns
+        their number. Ends early where `max_memory` has no room for more."""
+        return made_ready(self)
+
+    def _starts_ready(self) -> bool:
         """Return True if the file has a program for the sizes of the inputs; any program, if sizes are open."""
         if self._stored is None or not self._fixed:
-            return self._stored is not None and bool(self._stored.variants)
-        return self._stored.holds(self._options, self.signature.outputs, self.signature.inputs)
+            return self._stored is not None and bool(self._stored.variants or self._stored.rounds)
+        return self.lies_ready(self.signature.outputs, self.signature.inputs)
+
+    def lies_ready(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> bool:
+        """Return True if the session's file has a program for exactly these inputs."""
+        return self._stored is not None and self._stored.holds(self._options, outputs, types)
 
     def _bind_fixed(self) -> None:
         """Plan a model whose input sizes are all known, if nothing is planned."""
@@ -367,26 +373,21 @@ class Session:
     def save(
         self, path: str | os.PathLike[str], *, portable: bool = False, source: str = "", producer: str = ""
     ) -> None:
-        """Write the graph to a `.mezzo` file, with the programs that are planned now as variants.
+        """Write the graph to a `.mezzo` file, with the programs that are planned now as variants and patterns.
 
         `portable` leaves the programs out; `source` and `producer` (the model file, and what made it) are noted in
         it. States begin with their first values again. The file is replaced as a whole. Raises ModelError if it
         cannot be written, or the graph holds something that files cannot.
         """
-        from ..file import encode
-        from ..files import replace_file
+        from .saving import content
 
-        variants = [] if portable else self.variants()
-        replace_file(path, encode(self.graph, variants, source=source, producer=producer))
+        replace_file(path, content(self, portable=portable, source=source, producer=producer))
 
     def variants(self) -> list[tuple[VariantKey, Executable]]:
         """The programs that are planned now, each with what it was planned for, as a file keeps them."""
-        from ..file import key_here
+        from .saving import variants
 
-        self._bind_fixed()
-        with self._table:
-            planned = list(self._bound.items())
-        return [(key_here(self._options, outputs, dict(types)), bound) for (outputs, types), bound in planned]
+        return variants(self)
 
     def _find(self, key: Any) -> Executable | None:
         with self._table:

@@ -136,6 +136,23 @@ VARIANT = _table(
     constants="[uint]",
     programs="[Program]",
 )
+ROUNDED = _table(
+    "RoundedProgram",
+    facts="[uint]",
+    read="[uint]",
+    sized="Nodes",
+    pool="Pool",
+    constants="[uint]",
+    programs="[Program]",
+)
+PATTERN = _table(
+    "Pattern",
+    **_all("string", "device isa kernels precision strategy signature"),
+    pool="Pool",
+    outputs="[uint]",
+    facts="[uint]",
+    programs="[RoundedProgram]",
+)
 ABOUT = _table(
     "About", written_by="string", source="string", producer="string", vocabulary="[string]", versions="[uint]"
 )
@@ -148,4 +165,5 @@ FILE = _table(
     since="[uint]",
     graphs="[Graph]",
     variants="[Variant]",
+    patterns="[Pattern]",
 )

@@ -16,8 +16,8 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,11 @@ from .table import Table, malformed, root
 from .variants import Differs, VariantKey, key_here, read_key, read_variant, variant_content
 from .write import pack
 
+if TYPE_CHECKING:
+    from ..compile.padded import SizePattern
+    from ..compile.program import Port
+    from .rounded import StoredPattern
+
 PREAMBLE = struct.Struct("<8sII4Q16x")
 BEGIN = PREAMBLE.size + 64  # the digest lies between
 NOT_OURS = "give a file that `mezzo compile` or Session.save wrote"
@@ -63,6 +68,7 @@ def reading(where: str) -> Iterator[None]:
 def encode(
     graph: Graph,
     variants: Sequence[tuple[VariantKey, Executable]] = (),
+    patterns: Sequence[tuple[VariantKey, StoredPattern]] = (),
     *,
     source: str = "",
     producer: str = "",
@@ -78,6 +84,8 @@ def encode(
     graph double(x: float32[n]) -> Add_0
       Add_0 = Add(x, x)
     """
+    from .rounded import pattern_content  # of a start, some ms
+
     arrays = ArrayWriter()
     graphs = GraphWriter(arrays)
     graphs.add(graph)
@@ -95,6 +103,7 @@ def encode(
         "operators": [n for row in rows for n in row],
         "since": [OPS[use].since if use in OPS else 0 for use in uses],
         "variants": [variant_content(k, b, arrays) for k, b in variants],
+        "patterns": [pattern_content(k, p, arrays) for k, p in patterns],
         "graphs": graphs.tables,
         "pool": graphs.pool.content(),
     }
@@ -146,6 +155,7 @@ class Opened:
     signature: Signature = field(init=False)
     variants: dict[VariantKey, Table] = field(init=False)
     problem: str = ""
+    _patterns: list[tuple[VariantKey, Table]] = field(init=False, repr=False)
     _graphs: list[Table] = field(init=False, repr=False)
     _pool: ConstantPool = field(init=False, repr=False)
     _arrays: Arrays = field(init=False, repr=False)
@@ -161,6 +171,7 @@ class Opened:
             self._graphs = top.tables("graphs")
             self.signature = read_signature(self._graphs[-1], self._pool, self._arrays)
             self.variants = {read_key(t): t for t in top.tables("variants")}
+            self._patterns = [(read_key(t), t) for t in top.tables("patterns")]
         if self._older():
             self.problem = "the file was written for older opsets"
 
@@ -211,6 +222,37 @@ class Opened:
                 return read_variant(table, self._arrays, self.signature, options, outputs, types, budget), ""
             except Differs as reason:
                 return None, str(reason)
+
+    @property
+    def rounds(self) -> int:
+        """The number of patterns by which sizes are rounded up."""
+        return len(self._patterns)
+
+    @cached_property
+    def outputs(self) -> tuple[Port, ...]:
+        """The outputs with their types, if a pattern tells them."""
+        from .rounded import read_outputs
+
+        with reading(self.name):
+            for _, table in self._patterns:
+                pool = ConstantPool(table.rewound().table("pool"), self._arrays, self.budget)
+                ports = read_outputs(table, pool)
+                if tuple(p.name for p in ports) == self.signature.outputs:
+                    return ports
+        return ()
+
+    def patterns(self, options: Options, outputs: Sequence[str], budget: Budget) -> list[SizePattern]:
+        """The patterns for these outputs and this machine, whose programs are read when they are needed."""
+        from .rounded import read_pattern
+
+        key = key_here(options, outputs, self.signature.inputs)
+        within = partial(reading, self.name)
+        with within():
+            return [
+                read_pattern(table, self._arrays, self.signature, options, outputs, budget, within)
+                for known, table in self._patterns
+                if known == key and not self.problem and not self.signature.states
+            ]
 
     def holds(self, options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> bool:
         """True if a variant was made for exactly these inputs and options, and this machine."""

@@ -11,7 +11,9 @@ from mezzo.ops import Tensor
 from mezzo.runtime.compile import padded, padding
 from mezzo.runtime.compile.sizes import NormalSizes
 from mezzo.runtime.compile.template import Traced
+from mezzo.runtime.execution.saving import content
 from mezzo.runtime.execution.session import Session
+from mezzo.runtime.file import Opened
 from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.ir.infer import infer
 
@@ -19,6 +21,7 @@ from .oracle import Worlds, evaluated
 from .properties import Asked, Feeds, NotHere, copied, fits, like, type_like, unchanged
 
 SIZES = (2, 3, 5, 6, 9, 17)
+STORED = 0.3  # of the sessions are written to a file, too
 Axes = Mapping[str, int]
 
 
@@ -49,6 +52,17 @@ def rounded(a: Asked, session: Session) -> None:
             like(answer, worlds, what=f"with {dict(axes)} at {size} ")
             unchanged(given, feeds, "the run changed what it was fed")
             unchanged(copied(answer), opened.run(feeds), f"a second run at {size} answered otherwise")
+        if a.rng.random() < STORED:
+            _stored(a, opened, [feeds for _, feeds, _ in walk])
+
+
+def _stored(a: Asked, opened: Session, walk: list[Feeds]) -> None:
+    """The session's file answers as it does."""
+    session = a.session(Opened(b"".join(content(opened, portable=False, source="", producer=""))))  # type: ignore[arg-type]
+    for feeds in walk:
+        unchanged(copied(opened.run(feeds)), session.run(feeds), "the file of a session answers otherwise")
+    if opened.stats().rounded and not session.stats().rounded:
+        raise AssertionError("the file of a session that rounds sizes up has no programs for that")
 
 
 def _by_three(size: int) -> int:
