@@ -19,6 +19,8 @@ from .protocol import membership as machine
 from .protocol.messages import Failed, Refused
 from .stream import Frame, Stream
 
+TICK = 0.1  # seconds between looks at the clock: less than what others wait behind the deadline of a barrier
+
 
 class Scheduler:
     """Runs the membership machine over sockets until the job has ended."""
@@ -83,7 +85,7 @@ class Scheduler:
 
     def _tick(self) -> None:
         self._handle(machine.MemberTicked(time.monotonic()))
-        self._loop.after(0.25, self._tick)
+        self._loop.after(TICK, self._tick)
 
     # --- what the machine wants
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..ops.errors import DeadlineError, MezzoError, PeerError, WireError
+from ..ops.errors import MezzoError, PeerError, WireError
 from . import tls, wire
 from .address import describe, listen, written
 from .environment import BEHIND_HOSTS, TICK, Environment
@@ -51,7 +51,6 @@ class Server:
         self._peers: dict[Stream, Peer] = {}
         self._speakers: dict[tuple[int, int], Peer] = {}  # by rank and lane
         self._arrivals = 0
-        self._left_alone = 0.0  # the last time that somebody was connected
         self._events: deque[s.Event] = deque()
         self._busy = False
         self._announcing: Peer | None = None  # whose push the machine is told of
@@ -114,13 +113,7 @@ class Server:
         self._loop.close()
 
     def _ticked(self) -> None:
-        now = time.monotonic()
-        if self._peers or not self._arrivals:
-            self._left_alone = now
-        elif now - self._left_alone > self._rounds.deadline:
-            why = f"all have left, and the scheduler has not ended the job for {self._rounds.deadline:g} s"
-            self._member.fail(DeadlineError(why, where=self._member.name))
-        self._handle(s.ServerTicked(now))
+        self._handle(s.ServerTicked(time.monotonic()))
         self._loop.after(self._tick, self._ticked)
 
     def _opened(self, sock: socket.socket) -> None:
