@@ -13,8 +13,8 @@ PROTOCOL = "kvstore/protocol"
 
 @dataclass(frozen=True)
 class Defect:
-    """`old` in `file` becomes `new`; `what` says which defect that is. An `early` one is found by a suite run, a `rare` one
-    needs more seeds than a suite run has, if it is found at all."""
+    """`old` in `file` becomes `new`; `what` says which defect that is. An `early` one is found by a suite run, a `rare`
+    one needs more seeds than a suite run has, if it is found at all."""
 
     what: str
     file: str
