@@ -284,6 +284,9 @@ def ordinary(me: int, count: int) -> Any:
                 kv.pushpull(dtype, given, out=out)
                 assert out.tobytes() == expected
                 assert given.tobytes() == operand(me, turn, size, dtype).tobytes()
+                both = np.concatenate([given, given[:1]])  # arrays that overlap
+                kv.pushpull(dtype, both[:-1], out=both[1:])
+                assert both[1:].tobytes() == expected
                 handle = kv.pushpull(dtype, given, out=given, wait=False)
                 handle.wait()
                 assert given.tobytes() == expected == kv.pull(dtype).tobytes()

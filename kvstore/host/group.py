@@ -255,9 +255,10 @@ class Group(Waiting):
         if place is None and self._may_stay(value, operation):
             operation.private, flat = True, values[0].reshape(-1)
             place = (PRIVATE, flat.ctypes.data)
-            outs = operation.outs
-            if len(outs) == 1 and outs[0].flags.c_contiguous and self._above is None:
-                value.out = outs[0].reshape(-1)
+            if len(operation.outs) == 1 and operation.outs[0].flags.c_contiguous and self._above is None:
+                out = operation.outs[0].reshape(-1)
+                apart = out.ctypes.data == flat.ctypes.data or not np.may_share_memory(out, flat)
+                value.out = out if apart else None  # others still read what it would overwrite
         elif place is None:
             slot = self._slot(value, step & 1 if value.alone else 0)
             slot.array[...] = values[0]
