@@ -11,9 +11,8 @@ from .environment import Environment
 from .gate import SCHEDULER, enter
 from .loop import Loop
 from .protocol import messages as m
+from .protocol.membership import BEAT
 from .stream import Frame, Stream
-
-BEATS = 4  # heartbeats in the time that makes a silence
 
 
 def silence(deadline: float) -> float:
@@ -114,13 +113,12 @@ class Member:
     def _beat(self) -> None:
         if self._stream.closed:
             return
-        every = silence(self.deadline) / BEATS
         if self._unheard is not None and not self.ended:
             self._unheard += 1
-            if self._unheard > BEATS:
-                self.fail(PeerError(f"the scheduler is silent for {every * BEATS:.3g} s", where=self.name))
+            if self._unheard * BEAT > silence(self.deadline):
+                self.fail(PeerError(f"the scheduler is silent for {self._unheard * BEAT:.3g} s", where=self.name))
         self.say(m.Heartbeat())
-        self._loop.after(every, self._beat)
+        self._loop.after(BEAT, self._beat)
 
     # --- what the stream reports
 

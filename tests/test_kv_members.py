@@ -206,7 +206,7 @@ def test_silence() -> None:
     beat = (s.MemberTell(1, m.Heartbeat()),)  # to who sends them
     for now in range(0, 100, 10):
         assert job.handle(s.MemberTicked(float(now))) == beat
-        assert job.handle(s.MemberTicked(now + 5.0)) == ()
+        assert job.handle(s.MemberTicked(now + s.BEAT / 2)) == ()
         assert job.handle(s.Said(1, m.Heartbeat())) == ()
     assert job.handle(s.MemberTicked(100.0)) == job.handle(s.MemberTicked(130.0)) == beat
     assert failure(job.handle(s.MemberTicked(131.0)), {0, 1}).reason == "worker 1 on host 'b' is silent for 31 s"

@@ -303,7 +303,7 @@ def test_a_frozen_process_is_named_by_all_others(victim: str, tmp_path: Path) ->
                     "scheduler": "the scheduler",
                     "agent": "agent 0 on host 'a'",
                 }
-                assert f"{named[victim]} is silent for 7.5" in error, error
+                assert f"{named[victim]} is silent for 7." in error, error
         finally:
             os.kill(pid, signal.SIGKILL)
 

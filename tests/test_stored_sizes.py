@@ -20,7 +20,7 @@ from mezzo.models.gpt2 import gpt2
 from mezzo.models.transformer import encoder
 from mezzo.ops.dataclasses import replace
 from mezzo.ops.errors import InputError, ModelError
-from mezzo.ops.types import Array
+from mezzo.ops.types import Array, f32
 from mezzo.runtime.compile import padded, specialize
 from mezzo.runtime.compile.padded import PaddedPrograms
 from mezzo.runtime.compile.padding import rounded_up
@@ -29,7 +29,7 @@ from mezzo.runtime.execution.executor import Executor
 from mezzo.runtime.execution.saving import content
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.file import Opened, open_file, rounded
-from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.tools.compile import SizesToPlan, compile_model
 
 from .test_rounded_sizes import SERVED, graph_of
@@ -81,6 +81,17 @@ def test_a_file_serves_what_its_session_planned(name: str) -> None:
     again = Session(stored(session))  # written again, those that were not read too
     with nothing_planned():
         same(runs(again), planned)
+
+
+def test_lists_of_rounded_sizes_are_stored() -> None:
+    """Types of lists hold sizes, too."""
+    g = GraphBuilder()
+    x = g.input("x", f32("length", 1))
+    lists = Session(g.graph([g.SequenceAt(g.SequenceConstruct(x, x), g.const(1))]), buckets="auto")
+    arrays = [np.random.default_rng(n).standard_normal((n, 1)).astype(np.float32) for n in LENGTHS]
+    planned = [[*lists.run({"x": a}).values()] for a in arrays]
+    again = Session(stored(lists), buckets="auto")
+    same([[*again.run({"x": a}).values()] for a in arrays], planned)
 
 
 def test_other_sizes_are_planned_as_ever() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -43,6 +44,7 @@ IN_PLACE = 1 << 31  # beside the number of a segment: the value is to be written
 PRIVATE = 1 << 30  # in place of it: what follows is an address of the member's own memory
 URGENT = 1 << 62  # priorities beyond are as good
 FAREWELL = 5.0  # seconds for last words
+STILL = 0.3  # seconds in which whoever waits for servers looks for their answer
 COUNTED = "counted"  # what the agent says when it is asked
 
 
@@ -529,6 +531,8 @@ class Group(Waiting):
     def _late_here(self, value: HostValue) -> Sequence[int]:
         here = [m for m in self._others() if m not in self._left]
         sums = value.reducers or ()  # None: every member for itself
-        return [m for m in here if value.clocks[m] < value.step] or [
-            m for m in here if m in sums and value.done[m] < value.step
-        ]
+        late = [m for m in here if value.clocks[m] < value.step]
+        late = late or [m for m in here if m in sums and value.done[m] < value.step]
+        if not late and value.lifter in here and value.asked[value.lifter] < (time.monotonic() - STILL) * 1e9:
+            return [value.lifter]  # who waits for servers would look for their answer
+        return late

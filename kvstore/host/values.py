@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 WHOLE = 64 << 10  # bytes: up to here every member sums all of a value for itself, which saves half of the messages
-WORDS = 3  # numbers that each member has behind a value
+WORDS = 4  # numbers that each member has behind a value
 BLOCK = 256 << 10  # bytes that stay in a cache while several operands are added
 
 
@@ -35,8 +35,8 @@ class HostValue:
     `stored` is the value: of a small one (`alone`) every member has its own, a large one lies in shared memory once,
     and `part` is what this member sums and updates of it. `clocks` lie in shared memory behind it: the rounds that each
     member has begun, so that everybody knows who has not come, whatever messages it was to get. So do `done`, the
-    rounds whose part each member has summed, and `moved`, the last round whose operand each has moved from its own
-    memory to a segment.
+    rounds whose part each member has summed, `moved`, the last round whose operand each has moved from its own memory
+    to a segment, and `asked`, when whoever speaks for the host has last looked for an answer (nanoseconds).
     """
 
     def __init__(
@@ -50,9 +50,10 @@ class HostValue:
         self.alone = small and lifter < 0
         self.reducers = None if self.alone else (lifter,) if small and lifter < members else tuple(range(members))
         self.ready = lifter < 0  # the level above knows it
+        self.lifter = lifter
         self.segment = segment
         words = segment.array(aligned(stored.nbytes), (WORDS, members), np.dtype(np.int64))
-        self.clocks, self.done, self.moved = words
+        self.clocks, self.done, self.moved, self.asked = words
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
         self.data: memoryview = self.flat.view(np.uint8).data

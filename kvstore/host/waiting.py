@@ -47,6 +47,7 @@ class Waiting:
         self._calls: list[Callable[[], None]] = []  # to be made when the lock is free
         self._told = 0  # operations that somebody wants to be told of
         self._serving = False
+        self._looked = 0.0  # when this member has last looked for answers of the level above
         self._look = 0.0  # when the deadlines of operations are looked at next
         self._closed = False
         self._left: set[int] = set()
@@ -182,6 +183,8 @@ class Waiting:
                 if sleeper in self._sleepers:
                     self._sleepers.remove(sleeper)
         self._driver = get_ident()
+        if self._above is not None:
+            self._look_up()
         self._lock.release()
         try:
             tags = self.mesh.receive(seconds)
@@ -198,6 +201,15 @@ class Waiting:
             self._die(ExecutionError(f"{type(error).__name__}: {error}", where=self.where))
             raise
         return bool(tags)
+
+    def _look_up(self) -> None:
+        """Show the others that this member, which speaks for the host, looks for answers."""
+        now = time.monotonic()
+        if now >= self._looked + TICK:
+            self._looked = now
+            for value in self._values.values():
+                if value.lifter == self.me and value.busy:
+                    value.asked[self.me] = int(now * 1e9)
 
     def _wake(self) -> None:
         """Have threads that sleep look again."""

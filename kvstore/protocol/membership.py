@@ -32,6 +32,8 @@ from .messages import (
     named,
 )
 
+BEAT = 0.4  # seconds between heartbeats of everybody, since each has a deadline of its own
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -328,7 +330,7 @@ class Membership:
             elif member.beats and not member.left and 0 < self._timeout < now - member.heard:
                 return self._blame(member, f"is silent for {now - member.heard:.3g} s")
         beats = list[Instruction]()
-        if self._timeout and now - self._beaten >= self._timeout / 5:  # more often than its own are counted
+        if self._timeout and now - self._beaten >= BEAT:
             self._beaten = now
             beats = [MemberTell(p, Heartbeat()) for p, member in self._members.items() if member.beats]
         waits = [*([] if self._welcome else [""]), *self._barriers]

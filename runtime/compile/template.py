@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
-from ...ops.dataclasses import dataclass, field
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic, tracing
-from ...ops.types import Array, Dim, type_of
+from ...ops.types import Array, Dim, Map, Optional, Sequence, type_of
 from ..ir.graph import Graph, Node
 from ..ir.infer import Allowance, Scope, check_size, computed, infer, refusal
 from ..ir.prune import prune
@@ -121,8 +121,10 @@ def size_of(type: Type, axis: int) -> int:
 
 
 def filled(type: Type, put: Concrete) -> Type:
-    """The type with numbers in the place of symbolic sizes."""
-    if not isinstance(type, Tensor) or type.dims is None:
+    """The type with numbers in the place of symbolic sizes, in what a list holds too."""
+    if isinstance(type, Sequence | Optional | Map):
+        return replace(type, element=filled(type.element, put))
+    if type.dims is None:
         return type
     return Tensor(type.dtype, put(type.dims), None if type.value is None else put(type.value), type.layout)
 

@@ -264,7 +264,7 @@ DEFECTS = (
     Defect(
         "a scheduler that says nothing is waited for",
         "kvstore/member.py",
-        "            if self._unheard > BEATS:\n",
+        "            if self._unheard * BEAT > silence(self.deadline):\n",
         "            if self._unheard < 0:\n",
         rare=True,
     ),

@@ -29,7 +29,7 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
     doors, hosts = Doors(world, network), Hosts(world)
     replaced: list[tuple[Any, str, Any]] = [
         (loop, "select", SimpleNamespace(epoll=partial(SimEpoll, world))),
-        *((module, "time", world) for module in (loop, member, scheduler, server, uplink, waiting, relaxed)),
+        *((module, "time", world) for module in (loop, member, scheduler, server, uplink, waiting, relaxed, group)),
         *((module, "Stream", SimStream) for module in (member, scheduler, server, uplink)),
         *((module, "Gate", SimGate) for module in (scheduler, server)),
         *((module, "listen", doors.listen) for module in (scheduler, server)),
