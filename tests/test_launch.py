@@ -211,8 +211,12 @@ from pathlib import Path
 from mezzo.tools.launch import launch
 from tests.test_launch import counted
 
+from mezzo.tools.crew import Crew
+
+if sys.argv[2] == "untold":
+    Crew._tell_guard = lambda self, line: None
 print("ready", flush=True)
-waits = "while True: time.sleep(60)" if sys.argv[2] == "waits" else "time.sleep(0 if int(sys.argv[2]) == 2 else 60)"
+waits = "while True: time.sleep(60)" if sys.argv[2] != "scales" else "time.sleep(0 if int(sys.argv[2]) == 2 else 60)"
 sys.exit(launch(counted(Path(sys.argv[1]), waits), workers=2))
 """
 
@@ -252,8 +256,10 @@ def children(pid: int) -> list[int]:
     return [*found, *(each for child in found for each in children(child))]
 
 
-def test_a_launcher_that_is_killed_leaves_nobody(tmp_path: Path) -> None:
-    with scaled(tmp_path, "waits") as process:
+@pytest.mark.parametrize("how", ["waits", "untold"])
+def test_a_launcher_that_is_killed_leaves_nobody(how: str, tmp_path: Path) -> None:
+    """Nor where it had no time to tell whom it has started."""
+    with scaled(tmp_path, how) as process:
         until(lambda: started(tmp_path, 0) == 2)
         those = children(process.pid)
         assert len(those) == 3

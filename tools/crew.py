@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,20 +20,31 @@ from .prefix import Printer
 
 # Seconds in which somebody else may turn out to have failed first: others tell of a process before it has ended itself.
 SETTLE, AFTER_WORKER = 1.0, 0.2
+MARK = "LAUNCHED_BY_MEZZO"  # variable that all processes of one launcher have alike
 # Ends the process groups whose numbers it reads once its input is closed without a last empty line, as it is when the
-# launcher is killed.
+# launcher is killed; and what the launcher had started without the time to tell of it, by the mark.
 GUARD = """
-import os, signal, sys
-groups = []
+import glob, os, signal, sys
+mark, groups = sys.argv[1].encode(), []
 for line in sys.stdin:
     if not line.strip():
         sys.exit()
     groups.append(int(line))
-for group in groups:
+def end(call, number):
     try:
-        os.killpg(group, signal.SIGKILL)
+        call(number, signal.SIGKILL)
     except OSError:
         pass
+for group in groups:
+    end(os.killpg, group)
+for path in glob.glob("/proc/[0-9]*/environ"):
+    try:
+        with open(path, "rb") as file:
+            marked = mark in file.read().split(b"\\0")
+    except OSError:
+        continue
+    if marked:
+        end(os.kill, int(path.split("/")[2]))
 """
 
 
@@ -91,14 +103,15 @@ class Crew:
         self._running: set[Member] = set()
         self._readers: list[threading.Thread] = []
         self._waiters: list[threading.Thread] = []
-        command = [sys.executable, "-I", "-S", "-c", GUARD]
+        self._mark = secrets.token_hex(8)
+        command = [sys.executable, "-I", "-S", "-c", GUARD, f"{MARK}={self._mark}"]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
 
     def start(self, member: Member) -> None:
         """Start a process, and threads that read what it writes and wait for its end."""
         process = subprocess.Popen(
             member.command,
-            env=member.environment,
+            env={**member.environment, MARK: self._mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
