@@ -28,11 +28,12 @@ class BatchNormalisationTraining(Generated):
     """mezzo::BatchNormalizationTrain and its gradient, in the order of axes that the input has."""
 
     name = "gpu.batch_training"
+    spares = (0, 1, 2)
 
     def serves(self, node: Node) -> bool:
         return node.domain == "mezzo" and node.op in (TRAIN, GRADIENT)
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         x, gradient = request.inputs[1 if request.node.op == GRADIENT else 0], request.node.op == GRADIENT
         forms = elements([*request.inputs, *request.outputs])
         if forms is None or not isinstance(x, Tensor):

@@ -57,7 +57,7 @@ class Gather(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Gather", "GatherElements", "GatherND")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         operands = _static(request)
         if operands is None or operands[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
@@ -138,7 +138,7 @@ class CudaScatter(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in (("", "ScatterND"), ("", "ScatterElements"), ("mezzo", "GatherGrad"))
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         tensors, y = _static(request), request.outputs[0]
         if tensors is None or not isinstance(y, Tensor) or tensors[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")

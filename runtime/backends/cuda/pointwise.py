@@ -40,7 +40,7 @@ class CudaPointwise(Generated):
             return all(_pointwise(record) for record, _, _ in links(node.attrs["chain"]))
         return _pointwise(node.record) or (node.domain, node.op) == ("mezzo", "Update")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         results = [t for t in request.outputs if isinstance(t, Tensor) and t.static]
         operands = [t for t in request.inputs if t is None or (isinstance(t, Tensor) and t.static)]
         if len(results) < len(request.outputs) or len(operands) < len(request.inputs):

@@ -21,13 +21,14 @@ class CudaPool(Generated):
     """MaxPool (with Indices, and its training twin), AveragePool and LpPool, of any number of axes."""
 
     name = "gpu.pool"
+    spares = (1,)
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "MaxPoolTrain") or (
             not node.domain and node.op in ("MaxPool", "AveragePool", "LpPool")
         )
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
@@ -180,7 +181,7 @@ class GlobalPool(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
