@@ -100,6 +100,23 @@ POOL = [
     Case("MaxPool", [f32(2, 5, 14, 15)], _THREES, 2, layouts=[NHWC]),
     Case("MaxPool", [f32(2, 5, 14, 15)], {"kernel_shape": [3, 2], "storage_order": 1, "dilations": [2, 3]}, 2),
 ]
+_OVER = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+_SLOPES = (half(1, 32, 66, 66), _RNG.integers(0, 9, (1, 32, 66, 66)).astype(np.uint8), whole(1, 32, 66, 66))
+POOL_GRADIENTS = [
+    *(
+        Case(f"{kind}PoolGrad", [f32(2, 5, 7, 8), *place, whole(2, 5, 14, 15)], _THREES, layouts=[a] * len(at))
+        for kind, place in (("Max", [_RNG.integers(0, 9, (2, 5, 7, 8)).astype(np.uint8)]), ("Average", []))
+        for a in ("", NHWC)
+        for at in [[0, *place]]
+    ),
+    Case("MaxPoolGrad", _SLOPES, _OVER, layouts=[NHWC, NHWC]),  # several channels in a thread
+    Case("AveragePoolGrad", [_SLOPES[0], _SLOPES[2]], {**_OVER, "count_include_pad": 1}, layouts=[NHWC]),
+    Case(
+        "MaxPoolGrad",
+        [f32(2, 3, 4, 12), _RNG.integers(0, 6, (2, 3, 4, 12)).astype(np.uint8), whole(2, 3, 17, 13)],
+        {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [4, 1], "pads": [0, 1, 0, 1]},
+    ),
+]
 GLOBAL = [
     Case(f"Global{kind}Pool", [f32(2, c, 7, 7)], layouts=[layout])
     for kind, c, layout in (("Average", 64, ""), ("Average", 64, NHWC), ("Max", 5, NHWC), ("Average", 5, ""))
@@ -201,7 +218,8 @@ RANDOM = [
 ]  # fmt: skip
 TEMPLATES = {
     "gpu.softmax": SOFTMAX, "gpu.normalisation": NORMALISATION, "gpu.batch_normalisation": BATCH, "gpu.lrn": LRN,
-    "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL, "gpu.gather": GATHER,
+    "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL,
+    "gpu.pool_gradients": POOL_GRADIENTS, "gpu.gather": GATHER,
     "gpu.scatter": SCATTER, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
     "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM, "gpu.losses": LOSSES,
     "gpu.batch_training": BATCH_TRAINING,

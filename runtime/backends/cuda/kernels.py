@@ -21,6 +21,7 @@ from .movement import CudaMovement, Pad
 from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import CudaPointwise
 from .pool import CudaPool, GlobalPool
+from .pool_grads import PoolGradients
 from .quantised import DynamicQuantise, Quantise
 from .random import Random
 from .recurrence import Recurrence
@@ -34,7 +35,7 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     CudaPointwise(), CudaReduce(), CudaMovement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(),
     LocalNormalisation(),
-    CudaPool(), GlobalPool(), Gather(), CudaScatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(),
+    CudaPool(), GlobalPool(), PoolGradients(), Gather(), CudaScatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(),
     ScanPlaces(), Losses(),
     BatchNormalisationTraining(), CudaExchanges(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
