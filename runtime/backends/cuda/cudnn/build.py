@@ -59,7 +59,7 @@ def _result(graph: Any, node: GraphNode, inputs: list[Any]) -> Any:
     settings: dict[str, Any] = {a: list(v) if isinstance(v, tuple) else v for a, v in node.settings}
     outputs = getattr(graph, node.op)(**dict(zip(ARGUMENTS[node.op], inputs, strict=False)), **settings)
     result = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-    if node.op == "conv_dgrad":  # several sizes of the result would fit
+    if node.op in ("conv_dgrad", "conv_wgrad"):  # several sizes of the result would fit
         result.set_dim(list(node.sizes))
     return result
 

@@ -21,6 +21,7 @@ Value = int | float  # operand i of the draft, the result of node j as ~j, or a 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "conv_fprop": ("image", "weight"),
     "conv_dgrad": ("loss", "filter"),
+    "conv_wgrad": ("image", "loss"),
     "sdpa": ("q", "k", "v", "bias"),
     "bias": ("input", "bias"),
     **dict.fromkeys(("add", "sub", "mul", "div"), ("a", "b")),
