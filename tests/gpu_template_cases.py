@@ -128,6 +128,7 @@ GATHER = [
     Case("GatherElements", [f32(5, 9, 3), places(9, 5, 20, 3)], {"axis": 1}),
 ]
 _PAIRS = np.stack([places(5, 40), places(9, 40)], 1)
+_ADDED = {"reduction": "add"}
 SCATTER = [
     *(Case("ScatterND", [f32(5, 9, 3), _PAIRS, f32(40, 3)], {"reduction": r}) for r in ("none", "add", "max")),
     Case("ScatterND", [i64(5, 9, 3), _PAIRS, i64(40, 3)], {"reduction": "mul"}),
@@ -135,6 +136,16 @@ SCATTER = [
         Case("ScatterElements", [f32(5, 9, 3), places(9, 4, 20, 3), f32(4, 20, 3)], {"axis": 1, "reduction": r})
         for r in ("none", "add")
     ),
+    # more updates than a block sorts, most of them for one row
+    Case("ScatterND", [f32(5, 9, 3), np.concatenate([_PAIRS] * 30 + [_PAIRS[:1]] * 900), f32(2100, 3)], _ADDED),
+    Case("ScatterND", [i64(7), places(7, 3000, 1), i64(3000)], {"reduction": "max"}),
+    Case("GatherGrad", [f32(2, 1500, 5), places(40, 1500), whole(2, 40, 5)], {"axis": 1}),
+    Case("GatherGrad", [half(1200, 3), places(6000, 1200).astype(np.int32), whole(6000, 3)]),
+]
+_FEW = np.where(_RNG.random(2600) < 0.5, 3, _RNG.integers(-70, 71, 2600))  # 70 is no row
+ROWS = [
+    Case("GatherGradRows", [f32(2600, 5), _FEW, whole(70, 5)], {}, 2),
+    Case("GatherGradRows", [f32(2, 20, 3), places(5000, 2, 20).astype(np.int32), whole(5000, 3)], {}, 2),
 ]
 GEMM = [
     Case("MatMul", [f32(70, 33), f32(33, 81)]),
@@ -220,7 +231,7 @@ TEMPLATES = {
     "gpu.softmax": SOFTMAX, "gpu.normalisation": NORMALISATION, "gpu.batch_normalisation": BATCH, "gpu.lrn": LRN,
     "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL,
     "gpu.pool_gradients": POOL_GRADIENTS, "gpu.gather": GATHER,
-    "gpu.scatter": SCATTER, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
+    "gpu.scatter": SCATTER, "gpu.gather_rows": ROWS, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
     "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM, "gpu.losses": LOSSES,
     "gpu.batch_training": BATCH_TRAINING,
     "gpu.random": RANDOM,

@@ -130,7 +130,6 @@ class Trainer:
         self.plan = Step(
             *(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared),
             norm=norm or clip_norm is not None,
-            rows=device == "cpu",
         )
         self.terms, self.sample_weights, self.seed = terms_of(self.source, loss, output), sample_weights, seed
         self.output = self.terms[0].outputs[0]

@@ -29,14 +29,15 @@ from .reduce import CudaReduce
 from .resize import Resize
 from .scans import Cumulated, ScanPlaces
 from .softmax import Softmax
+from .table_rows import CudaGatherGradRows, CudaUpdateRows
 from .topk import TopK
 
 GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     CudaPointwise(), CudaReduce(), CudaMovement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(),
     LocalNormalisation(),
-    CudaPool(), GlobalPool(), PoolGradients(), Gather(), CudaScatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(),
-    ScanPlaces(), Losses(),
+    CudaPool(), GlobalPool(), PoolGradients(), Gather(), CudaScatter(), CudaGatherGradRows(), CudaUpdateRows(),
+    Quantise(), DynamicQuantise(), TopK(), Cumulated(), ScanPlaces(), Losses(),
     BatchNormalisationTraining(), CudaExchanges(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
     Images(), Determinant(), LinearAttention(), Fourier(),

@@ -1,5 +1,5 @@
-"""Graphs of cuDNN: convolutions with the operators that follow them, their gradients, and attention, through the module `cudnn` of
-nvidia-cudnn-frontend. Nothing is imported before the first query of a kernel.
+"""Graphs of cuDNN: convolutions with the operators that follow them, their gradients, and attention, through the module
+`cudnn` of nvidia-cudnn-frontend. Nothing is imported before the first query of a kernel.
 
 `draft.py` is what is asked, as data; `build.py` makes graphs of it, `plans.py` chooses, times and keeps their plans,
 `rule.py` stands in where a program is planned without cuDNN.
