@@ -54,6 +54,7 @@ class CudnnStandin:
     built: list[str] = field(default_factory=list)
     streams: dict[int, int] = field(default_factory=dict)
     refuses: Callable[[Graph], bool] = lambda graph: False
+    says: Callable[[str], Exception] = GraphNotSupportedError  # what is raised then
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let `import cudnn` find this, until the test ends."""
@@ -77,13 +78,17 @@ class CudnnStandin:
             "backend_version_string": lambda: "9.28.0",
             "__version__": "stand-in",
             "create_device_properties": lambda of: types.SimpleNamespace(serialize=lambda: f"properties of {of}"),
-            "create_handle": lambda: Handle(),
+            "create_handle": self._create_handle,
             "set_stream": self._set_stream,
             "pygraph": lambda **settings: Graph(self, **settings),
         }  # fmt: skip
         for name, value in names.items():
             setattr(made, name, value)
         return made
+
+    def _create_handle(self) -> Handle:
+        self.device.refuse_in_capture("making a handle, which takes memory,")
+        return Handle()
 
     def _set_stream(self, *, handle: Handle, stream: int) -> None:
         handle.stream = stream
@@ -242,7 +247,7 @@ class Graph:
 
     def build_operation_graph(self) -> None:
         if self._standin.refuses(self):
-            raise GraphNotSupportedError("no engine")
+            raise self._standin.says("no engine")
 
     def create_execution_plans(self, modes: list[str]) -> None:
         assert modes == ["A", "FALLBACK"]

@@ -226,7 +226,13 @@ class Standin:
             setattr(module, name, value)
 
     def _fill_runtime(self, runtime: types.ModuleType) -> None:
-        properties = {"name": b"no GPU at all", "major": 9, "minor": 0, "totalGlobalMem": self.memory}
+        properties = {
+            "name": b"no GPU at all",
+            "major": 9,
+            "minor": 0,
+            "totalGlobalMem": self.memory,
+            "l2CacheSize": 4096,
+        }
         self._fill(
             runtime, **MODES, **KINDS, CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: 1, getDeviceProperties=lambda index: properties,
@@ -314,12 +320,12 @@ class Memory:
     def __init__(self, standin: Standin, nbytes: int) -> None:
         raw = np.full(nbytes + 512, 0xFF, np.uint8) if standin.computes else np.empty(nbytes + 512, np.uint8)
         self.bytes = raw[-raw.ctypes.data % 256 :][: max(nbytes, 1)]
-        self.ptr, self._standin, self._on = self.bytes.ctypes.data, standin, standin._current[-1]
+        self.ptr, self.standin, self._on = self.bytes.ctypes.data, standin, standin._current[-1]
         standin._blocks[self.ptr] = self.bytes
 
     def __del__(self) -> None:
-        self._standin.order.free((self.ptr, self.ptr + self.bytes.nbytes), self._on)
-        self._standin._blocks.pop(self.ptr, None)
+        self.standin.order.free((self.ptr, self.ptr + self.bytes.nbytes), self._on)
+        self.standin._blocks.pop(self.ptr, None)
 
 
 class MemoryPointer:
@@ -331,8 +337,14 @@ class MemoryPointer:
     def __add__(self, more: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self._offset + more)
 
-    def memset(self, value: int, nbytes: int) -> None:
-        self.mem.bytes[self._offset : self._offset + nbytes] = value
+    def memset_async(self, value: int, nbytes: int) -> None:
+        standin, on = self.mem.standin, self.mem.standin._current[-1]
+
+        def fill() -> None:
+            standin.touch(on, [], [(self.ptr, self.ptr + nbytes)])
+            self.mem.bytes[self._offset : self._offset + nbytes] = value
+
+        standin.submit(on, fill, "memset")
 
 
 class DeviceArray:
@@ -560,7 +572,7 @@ def run(source: Source, grid: Sequence[int], block: Sequence[int], args: Sequenc
 class Device:
     """A context that does nothing: there is one device."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int = 0) -> None:
         self.id = index
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 import mezzo as mz
 from mezzo.ops import OPS, DType, Tensor
 from mezzo.ops.types import f32
+from mezzo.runtime.backends.cuda import timing
 from mezzo.runtime.backends.cuda.cudnn import KERNELS
 from mezzo.runtime.backends.cuda.cudnn import plans as plans_module
 from mezzo.runtime.backends.cuda.cudnn.draft import GraphDraft, GraphRefused, GraphTensor
@@ -278,6 +280,52 @@ def test_a_second_process_builds_nothing(cudnn: CudnnStandin) -> None:
     assert kernel.select(conv_ask()) == first
     assert kernel.select(conv_ask(np.float16)) == declined
     assert len(cudnn.built) == built
+
+
+def test_what_fails_for_the_moment_is_asked_again(cudnn: CudnnStandin) -> None:
+    """For want of memory, say: neither this process nor another one keeps the refusal. Nor is a plan that could not be
+    timed taken for timed."""
+    kernel = BY_NAME["cudnn.conv"]
+    cudnn.refuses, cudnn.says = lambda graph: True, lambda words: RuntimeError("CUDNN_STATUS_ALLOC_FAILED")
+    assert isinstance(kernel.select(conv_ask()), Declined)
+    cudnn.refuses = lambda graph: False
+    cudnn.times = {"eng0": 3.0, "eng1": 1.0, "eng2": 2.0}
+    room, cudnn.device.memory = cudnn.device.memory, cudnn.device.used + 600
+    untimed = kernel.select(conv_ask())
+    assert isinstance(untimed, Choice)
+    assert untimed.params == {"draft": 0, "plan": "eng0"}
+    cudnn.device.memory = room
+    timed = kernel.select(conv_ask())
+    assert isinstance(timed, Choice)
+    assert timed.params == {"draft": 0, "plan": "eng1", "milliseconds": 1.0}
+
+
+def test_plans_are_timed_as_graphs(cudnn: CudnnStandin) -> None:
+    """Of copies, each behind a write over the second-level cache, whose own time does not count."""
+    BY_NAME["cudnn.conv"].select(conv_ask())
+    captures = [e.detail for e in cudnn.device.log if e.what == "capture"]
+    assert captures == [f"{2 * timing.COPIES} nodes", f"{timing.COPIES} nodes"] * 3
+    assert len(cudnn.run) == 3 * (1 + timing.RUNS * timing.COPIES)
+    cudnn.device.log.clear()
+    with pytest.MonkeyPatch.context() as patch:  # what cannot be captured is launched as often
+        patch.setattr(timing, "_graph", lambda calls, stream: 1 / 0)
+        plans_module.PLANS.forget()
+        patch.setattr(plans_module, "read", lambda kind, key: None)
+        choice = BY_NAME["cudnn.conv"].select(conv_ask())
+    assert isinstance(choice, Choice)
+    assert choice.params["milliseconds"] == 1.0
+
+
+def test_threads_that_capture_have_their_handle_before(cudnn: CudnnStandin) -> None:
+    """A handle cannot be made in a capture, and each thread has one of its own."""
+    g = GraphBuilder()
+    graph = g.graph([g.Conv(g.input("x", IMAGE), g.const(np.ones((4, 3, 3, 3), np.float32)))])
+    session, fed = mz.Session(graph, device="gpu:0"), {"x": np.ones((2, 3, 6, 5), np.float32)}
+    assert [s.choice.kernel for s in session.program.steps] == ["cudnn.conv"]
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as other:
+            other.submit(session.run, fed).result()
+    assert session.uncaptured() == ()
 
 
 def test_a_stored_choice_is_taken_again(cudnn: CudnnStandin) -> None:

@@ -280,6 +280,24 @@ def test_what_cannot_be_captured_is_found_by_trying(
     standin.races.clear()  # of the default stream, which waits for nobody
 
 
+def test_what_could_not_be_captured_once_is_tried_again(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal may be that of a moment: of the next runs two capture again, and no more."""
+    spoils = Spoils("allocating")
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.executor.GPU_KERNELS", (spoils, *GPU_KERNELS))
+    g = GraphBuilder()
+    session = mz.Session(g.graph([g.Relu(g.Softmax(g.Neg(g.input("x", f32(3, 5)))))]), device="gpu:0")
+    for refusals in (0, 1, 1):
+        session.run({"x": feeds()["x"]})
+        assert len(session.uncaptured()) == refusals
+    spoils._what = "nothing any more"
+    session.run({"x": feeds()["x"]})
+    assert session.uncaptured() == ()
+    assert len(instance(session).graphs) == 1
+    standin.log.clear()
+    session.run({"x": feeds()["x"]})
+    assert standin.count("capture") == 0
+
+
 def test_sizes_that_data_decide_and_control_flow_are_the_hosts(standin: Standin) -> None:
     g = GraphBuilder()
     x = g.input("x", f32(4, 3))

@@ -36,6 +36,8 @@ from .staging import Staging
 from .target import GpuTarget
 from .uploads import uploaded
 
+CAPTURES = 3  # that are tried at most, each by a run of its own
+
 
 class GpuInstance(Instance):
     """The prepared calls of a program on a GPU.
@@ -74,7 +76,7 @@ class GpuInstance(Instance):
             self.calls = [self._call(i) for i in range(len(program.steps))]
         self._eager: list[Numbered] = [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
         self._parts: list[Numbered] | None = None
-        self._warm = False
+        self._warm, self._captures = False, 0
         self.refused: tuple[CaptureRefused, ...] = ()
         self.graphs: tuple[Any, ...] = ()
 
@@ -253,10 +255,9 @@ class GpuInstance(Instance):
             if observe is not None:
                 self._observed(observe)
                 return
-            parts = self._parts
-            if parts is None and self._warm:
-                parts = self._parts = self._capture()
-            self._warm = True
+            if self._warm and self._may_capture():
+                self._parts = self._capture()
+            parts, self._warm = self._parts, True
             for i, call in self._eager if parts is None else parts:  # noqa: B007 (the handler below reads the index)
                 if meter.watches:
                     meter.check()
@@ -288,8 +289,22 @@ class GpuInstance(Instance):
                         self.arrays[name] = self.device_arrays[name].get().view(known.dtype.numpy)
             observe("after", i, step, self)
 
+    def _may_capture(self) -> bool:
+        """True before the first capture, and again after one in which a call was refused, which may have been for that
+        moment."""
+        refused = any(r.index not in self._aside and self._capturable(r.index) for r in self.refused)
+        return not self._captures or (refused and self._captures < CAPTURES)
+
+    def _capturable(self, i: int) -> bool:
+        return self.program.steps[i].choice.capturable
+
     def _capture(self) -> list[Numbered]:
         """The program as graphs, and the calls between them."""
+        self._captures += 1
+        for name in dict.fromkeys(s.choice.kernel for i, s in enumerate(self.program.steps) if i not in self._aside):
+            ready = getattr(self._gpu.kernel(name), "ready", None)
+            if ready is not None:
+                ready(self._gpu.name)
         parts: list[Numbered] = []
         refused: list[CaptureRefused] = []
         graphs: list[Any] = []
@@ -303,7 +318,7 @@ class GpuInstance(Instance):
             together.clear()
 
         for i, call in self._eager:
-            if i not in self._aside and self.program.steps[i].choice.capturable:
+            if i not in self._aside and self._capturable(i):
                 together.append((i, call))
                 continue
             close()

@@ -35,7 +35,10 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 
 class GraphRefused(MezzoError):
-    """cuDNN does not support the request, or the request has no draft."""
+    """cuDNN does not support the request, or the request has no draft. What fails `for_now`, for want of memory or of
+    another library, is asked again the next time, and kept nowhere."""
+
+    for_now = False
 
 
 @dataclass(frozen=True, slots=True)
