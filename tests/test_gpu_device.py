@@ -327,6 +327,29 @@ def test_states_stay_on_the_device(standin: Standin) -> None:
     np.testing.assert_array_equal(got, -np.ones(4, np.float32))
 
 
+def test_arrays_of_others_are_waited_for(standin: Standin) -> None:
+    """Inputs, buffers of results and states that another stream still writes or reads; and a copy of a state."""
+    cupy: Any = import_module("cupy")
+    g = GraphBuilder()
+    x = g.input("x", f32(4))
+    total = g.state("total", np.zeros(4, np.float32))
+    g.update("total", g.Add(total, x))
+    state, buffer, x_there, other = (cupy.asarray(np.zeros(4, np.float32)) for _ in range(4))
+    session = mz.Session(g.graph([g.Neg(total)]), device="gpu:0", states={"total": state})
+    (name,) = session.graph.outputs
+    mine = cupy.cuda.Stream(non_blocking=True)
+    with mine:
+        for given in (x_there, np.ones(4, np.float32)):
+            for _ in range(3):
+                other[...] = buffer  # which is being read when a run writes to it
+                state[...] = other
+                x_there[...] = other
+                session.run({"x": given}, outputs={name: buffer})
+        state[...] = other
+        np.asarray(session.states["total"])
+    assert standin.races == []
+
+
 def test_a_constant_is_uploaded_once(standin: Standin) -> None:
     table = np.arange(5000, dtype=np.float32)
     g = GraphBuilder()

@@ -206,11 +206,14 @@ class GpuInstance(Instance):
         observe: Observer | None = None,
     ) -> list[Any]:
         """Replay, as Instance.run does. Inputs and the buffers of outputs are arrays of the host, or CuPy's arrays on
-        this device. It returns when the results are there."""
+        this device. It returns when the results are there, and begins behind what the current stream has to do: inputs,
+        buffers and states may be others' arrays, and memory that others have given back may still be in use there."""
         program = self.program
         with self._cuda.Device(self._gpu.index):
             fed = chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True))
             try:
+                self._came.record(self._cuda.get_current_stream())
+                self.stream.wait_event(self._came)
                 self._feed(dict(fed))
                 self._keys.send(self.around.key, self.stream)
                 with self.stream:
@@ -218,7 +221,8 @@ class GpuInstance(Instance):
                 return self._results(outputs)
             except BaseException:
                 with suppress(Exception):  # of the device: it is being told already
-                    self.stream.synchronize()  # whoever takes the seat next finds nothing going on in it
+                    self._staging.settle()  # whoever takes the seat next finds nothing going on in it
+                    self.stream.synchronize()
                     if self._carried is not None:
                         self._carried.forget()
                 raise
@@ -238,12 +242,10 @@ class GpuInstance(Instance):
         self._staging.bring(host, self._wanted, self.stream)
 
     def _feed_from_device(self, name: str, array: Any) -> None:
-        """Take an input that lies on the device already, behind what its maker's stream has to do."""
+        """Take an input that lies on the device already."""
         if name not in self._staging.arrays:
             self.arrays[name] = array.get()
             return
-        self._came.record(self._cuda.get_current_stream())
-        self.stream.wait_event(self._came)
         self._staging.across(self.device_arrays[name], array, self.stream)
         if name in self._read_here:
             self._staging.down(name, self.device_arrays[name], self.stream)
