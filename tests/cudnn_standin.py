@@ -202,6 +202,9 @@ class Graph:
         settings = {"before": pre_padding, "after": post_padding, "stride": stride, "dilation": dilation}
         return self._node("conv_wgrad", (image, loss), [], **settings)
 
+    def matmul(self, A: Tensor, B: Tensor) -> Tensor:
+        return self._node("matmul", (A, B), [*A.dim[:-1], B.dim[-1]])
+
     def sdpa(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, attn_scale: float, use_causal_mask: bool,
         generate_stats: bool,
@@ -385,6 +388,8 @@ def compute(op: str, values: Sequence[Array], settings: Mapping[str, Any], dim: 
             return _taps(values[0], values[1], settings, dim, back=True)
         case "conv_wgrad":
             return _weights(values[0], values[1], settings, dim)
+        case "matmul":
+            return np.matmul(values[0], values[1])
         case "sdpa":
             return _attention(*values, scale=settings["scale"], causal=settings["causal"])
     raise AssertionError(op)

@@ -22,7 +22,7 @@ import mezzo as mz
 from mezzo.ops import OPS, DType, Tensor
 from mezzo.ops.types import f32
 from mezzo.runtime.backends.cuda import timing
-from mezzo.runtime.backends.cuda.cudnn import KERNELS
+from mezzo.runtime.backends.cuda.cudnn import KERNELS, PRODUCTS
 from mezzo.runtime.backends.cuda.cudnn import plans as plans_module
 from mezzo.runtime.backends.cuda.cudnn.draft import GraphDraft, GraphRefused, GraphTensor
 from mezzo.runtime.backends.cuda.cudnn.plans import CudnnPlan, nbytes
@@ -38,7 +38,7 @@ from .gpu_steps import on, reference, run_step
 Array = np.ndarray[Any, Any]
 TOLERANCE = {"float32": 2e-6, "float64": 1e-12, "float16": 1e-3, "bfloat16": 8e-3}
 TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-BY_NAME = {kernel.name: kernel for kernel in KERNELS}
+BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *PRODUCTS)}
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def question(case: Case, held: Sequence[Any]) -> KernelRequest:
 
 
 def serving(asked: KernelRequest) -> Any:
-    return next(k for k in KERNELS if k.serves(asked.node))
+    return next(k for k in (*KERNELS, *PRODUCTS) if k.serves(asked.node))
 
 
 def agree(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> Choice:
@@ -161,6 +161,23 @@ def test_chains(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> None:
     if choice.layouts:  # what has the result's size lies as the result does: nothing is copied for it
         whole = [i for i, x in enumerate(case.inputs) if isinstance(x, Tensor) and x.sizes == MADE.sizes]
         assert {choice.layouts[i] for i in whole} <= {choice.layouts[-1]}
+
+
+PRODUCTS_WITH = [
+    chain([f32(2, 5, 6), f32(6, 7), f32(7)], ("MatMul", (0, 1)), ("Add", (-1, 2)), ("Gelu", (-1,))),
+    chain([f32(5, 6), f32(6, 7), f32(7)], ("MatMul", (0, 1)), ("Add", (2, -1)), ("Sigmoid", (-1,))),
+    chain([f32(3, 2, 4, 6), f32(6, 9)], ("MatMul", (0, 1)), ("Gelu", (-1,)), ("Mul", (-1, -1))),
+    Case("MatMul", [f32(4, 6), f32(6, 3)]),
+]
+
+
+@pytest.mark.parametrize("case", PRODUCTS_WITH, ids=lambda c: f"{len(c.inputs)}-{c.inputs[0]}")
+@pytest.mark.parametrize(("dtype", "math"), [("float32", "tf32"), ("float16", "strict"), ("bfloat16", "strict")])
+def test_products(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> None:
+    choice = agree(case, dtype, math, cudnn)
+    assert (choice.kernel, choice.layouts) == ("cudnn.matmul", ())
+    strict = on(question(case, arrays(case, np.float32)), "strict")
+    assert isinstance(BY_NAME["cudnn.matmul"].select(strict), Declined)
 
 
 HEADS = [f32(2, 4, 5, 8), f32(2, 2, 7, 8), f32(2, 2, 7, 16)]

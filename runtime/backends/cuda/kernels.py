@@ -33,7 +33,7 @@ from .table_rows import CudaGatherGradRows, CudaUpdateRows
 from .topk import TopK
 
 GPU_KERNELS: tuple[Kernel, ...] = (
-    *cudnn.KERNELS, *cublaslt.KERNELS,
+    *cudnn.KERNELS, *cublaslt.KERNELS, *cudnn.PRODUCTS,
     CudaPointwise(), CudaReduce(), CudaMovement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(),
     LocalNormalisation(),
     CudaPool(), GlobalPool(), PoolGradients(), Gather(), CudaScatter(), CudaGatherGradRows(), CudaUpdateRows(),

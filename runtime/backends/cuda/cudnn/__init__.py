@@ -11,7 +11,10 @@ from ....compile.kernel import Kernel
 from .attention import Attention
 from .conv import Conv, ConvTranspose
 from .conv_grads import ConvGradInput, ConvGradWeights
+from .matmul import MatMul
 
 KERNELS: tuple[Kernel, ...] = (Conv(), ConvTranspose(), ConvGradInput(), ConvGradWeights(), Attention())
 
-__all__ = ["KERNELS"]
+PRODUCTS: tuple[Kernel, ...] = (MatMul(),)  # which are asked behind cuBLASLt
+
+__all__ = ["KERNELS", "PRODUCTS"]

@@ -22,6 +22,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "conv_fprop": ("image", "weight"),
     "conv_dgrad": ("loss", "filter"),
     "conv_wgrad": ("image", "loss"),
+    "matmul": ("A", "B"),
     "sdpa": ("q", "k", "v", "bias"),
     "bias": ("input", "bias"),
     **dict.fromkeys(("add", "sub", "mul", "div"), ("a", "b")),
