@@ -143,6 +143,11 @@ SCATTER = [
     Case("GatherGrad", [half(1200, 3), places(6000, 1200).astype(np.int32), whole(6000, 3)]),
 ]
 _FEW = np.where(_RNG.random(2600) < 0.5, 3, _RNG.integers(-70, 71, 2600))  # 70 is no row
+NORMS = [
+    Case("TotalNorm", [f32(3, 9000), half(5), f32(0), f32(2, 8, 3, 5)], layouts=["", "", "", NHWC]),
+    Case("TotalNorm", [f32(i % 5 + 1) for i in range(300)]),  # more than one launch takes
+]
+DYNAMIC = [Case("DynamicQuantizeLinear", [f32(n)], {}, 3) for n in (5000, 40001)]
 ROWS = [
     Case("GatherGradRows", [f32(2600, 5), _FEW, whole(70, 5)], {}, 2),
     Case("GatherGradRows", [f32(2, 20, 3), places(5000, 2, 20).astype(np.int32), whole(5000, 3)], {}, 2),
@@ -231,7 +236,8 @@ TEMPLATES = {
     "gpu.softmax": SOFTMAX, "gpu.normalisation": NORMALISATION, "gpu.batch_normalisation": BATCH, "gpu.lrn": LRN,
     "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL,
     "gpu.pool_gradients": POOL_GRADIENTS, "gpu.gather": GATHER,
-    "gpu.scatter": SCATTER, "gpu.gather_rows": ROWS, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
+    "gpu.scatter": SCATTER, "gpu.gather_rows": ROWS,
+    "gpu.dynamic_quantise": DYNAMIC, "gpu.total_norm": NORMS, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
     "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM, "gpu.losses": LOSSES,
     "gpu.batch_training": BATCH_TRAINING,
     "gpu.random": RANDOM,

@@ -31,10 +31,11 @@ from .scans import Cumulated, ScanPlaces
 from .softmax import Softmax
 from .table_rows import CudaGatherGradRows, CudaUpdateRows
 from .topk import TopK
+from .total_norm import TotalNorm
 
 GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS, *cudnn.PRODUCTS,
-    CudaPointwise(), CudaReduce(), CudaMovement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(),
+    CudaPointwise(), CudaReduce(), TotalNorm(), CudaMovement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(),
     LocalNormalisation(),
     CudaPool(), GlobalPool(), PoolGradients(), Gather(), CudaScatter(), CudaGatherGradRows(), CudaUpdateRows(),
     Quantise(), DynamicQuantise(), TopK(), Cumulated(), ScanPlaces(), Losses(),

@@ -131,7 +131,9 @@ class _Kernel:
         code: Lowered,
     ) -> None:
         self.request, self.operands, self.results, self.code = request, operands, results, code
-        self.layout = _layout([t for t in operands if t is not None], results[0])
+        # an update is written over what it renews, whatever the order of the gradient's axes
+        led = operands[:1] if request.node.op == "Update" else operands
+        self.layout = _layout([t for t in led if t is not None], results[0])
         self.read = code.reads
 
     def written(self) -> Written:
