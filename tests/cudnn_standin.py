@@ -437,7 +437,8 @@ def _weights(x: Array, dy: Array, settings: Mapping[str, Any], dim: Sequence[int
             filters, channels = (np.arange(g * n, (g + 1) * n) for n in (per, dim[1]))
             here = x[np.ix_(np.arange(x.shape[0]), channels, *inside)].astype(np.float64)
             there = dy[np.ix_(np.arange(x.shape[0]), filters, *outside)].astype(np.float64)
-            made[(filters, slice(None), *at)] = np.einsum("nkp,ncp->kc", _flat(there), _flat(here))
+            place: Any = (filters, slice(None), *at)
+            made[place] = np.einsum("nkp,ncp->kc", _flat(there), _flat(here))
     return made
 
 

@@ -67,6 +67,7 @@ class Standin:
     memory: int = 1 << 30
     log: list[Done] = field(default_factory=list)
     order: Order = field(default_factory=Order)
+    fault: str = ""  # of a kernel that has failed: whoever waits is told
     over: bool = False  # what an event that is asked says next
     clock: float = 0.0  # milliseconds, which stand-ins for libraries let pass
     _blocks: dict[int, Array] = field(default_factory=dict)
@@ -169,6 +170,8 @@ class Standin:
     def host_waits(self, on: Stream | Event | None = None) -> None:
         """The host has waited, for a stream, for an event or for the device: what was done till then is over."""
         self.refuse_in_capture("synchronising")
+        if self.fault:
+            raise CUDARuntimeError(self.fault)
         self.say("sync", "", 0, on if isinstance(on, Stream) else None)
         with self._busy:
             for over in [on] if on else [*self._streams, self.null]:

@@ -28,6 +28,7 @@ from ...memory.pool import aligned_empty
 from .capture import CaptureRefused, Numbered, captured
 from .driver import LOADED, cupy
 from .exchange import Transfer
+from .faults import lost, step_by_step, told
 from .host import HOST, Aside, aside
 from .keys import Keys
 from .launch import Written
@@ -76,7 +77,7 @@ class GpuInstance(Instance):
             self.calls = [self._call(i) for i in range(len(program.steps))]
         self._eager: list[Numbered] = [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
         self._parts: list[Numbered] | None = None
-        self._warm, self._captures = False, 0
+        self._warm, self._captures, self._checks = False, 0, step_by_step()
         self.refused: tuple[CaptureRefused, ...] = ()
         self.graphs: tuple[Any, ...] = ()
 
@@ -219,12 +220,14 @@ class GpuInstance(Instance):
                 with self.stream:
                     self._replay(observe)
                 return self._results(outputs)
-            except BaseException:
+            except BaseException as error:
                 with suppress(Exception):  # of the device: it is being told already
                     self._staging.settle()  # whoever takes the seat next finds nothing going on in it
                     self.stream.synchronize()
                     if self._carried is not None:
                         self._carried.forget()
+                if lost(error):
+                    raise told(error, self._gpu.name) from error
                 raise
             finally:
                 for name in self._passing:
@@ -257,7 +260,7 @@ class GpuInstance(Instance):
             if observe is not None:
                 self._observed(observe)
                 return
-            if self._warm and self._may_capture():
+            if self._warm and not self._checks and self._may_capture():
                 self._parts = self._capture()
             parts, self._warm = self._parts, True
             for i, call in self._eager if parts is None else parts:  # noqa: B007 (the handler below reads the index)
@@ -266,7 +269,13 @@ class GpuInstance(Instance):
                 status = call()
                 if status.__class__ is int and status:
                     raise failed(status)
+                if self._checks:
+                    self.stream.synchronize()
         except Exception as error:
+            if lost(error):
+                if self._checks:  # then it is of this step
+                    raise told(error, self._gpu.name, self._place(i)) from error
+                raise
             with blaming(self.program.steps[i].node.place):
                 raise
             raise AssertionError from error  # not reached: blaming raises
@@ -290,6 +299,9 @@ class GpuInstance(Instance):
                         assert isinstance(known, Tensor)
                         self.arrays[name] = self.device_arrays[name].get().view(known.dtype.numpy)
             observe("after", i, step, self)
+
+    def _place(self, i: int) -> str:
+        return self.program.steps[i].node.place
 
     def _may_capture(self) -> bool:
         """True before the first capture, and again after one in which a call was refused, which may have been for that
