@@ -1,7 +1,8 @@
 """Networks at real size as a GPU gets them, forward and in training: no step on the host, and how many steps, launches
 and reordering copies there are.
 
-They are planned by rule, without libraries; a line of `gpu_golden/real.txt` that changes is looked at, and then stored."""
+They are planned by rule, without libraries. A line of `gpu_golden/real.txt` that changes is looked at, and then stored.
+"""
 
 from __future__ import annotations
 
