@@ -77,13 +77,17 @@ class CudnnStandin:
             "backend_version_string": lambda: "9.28.0",
             "__version__": "stand-in",
             "create_device_properties": lambda of: types.SimpleNamespace(serialize=lambda: f"properties of {of}"),
-            "create_handle": lambda: Handle(),
+            "create_handle": self._create_handle,
             "set_stream": self._set_stream,
             "pygraph": lambda **settings: Graph(self, **settings),
         }  # fmt: skip
         for name, value in names.items():
             setattr(made, name, value)
         return made
+
+    def _create_handle(self) -> Handle:
+        self.device.refuse_in_capture("cudnnCreate")
+        return Handle()
 
     def _set_stream(self, *, handle: Handle, stream: int) -> None:
         handle.stream = stream
@@ -252,6 +256,7 @@ class Graph:
         return PLANS[index]
 
     def build_plan_at_index(self, index: int) -> None:
+        self._standin.device.refuse_in_capture("cudnn: building plans")
         if PLANS[index] in self.barred:
             raise GraphNotSupportedError("Deselecting execution plan")
         self._standin.built.append(PLANS[index])
@@ -291,7 +296,7 @@ class Graph:
             device.clock += self._standin.times[self.plan]
             self._standin.run.append(self.plan)
             if device.computes:
-                self._compute(pointers)
+                device.later(on, lambda: self._compute(pointers))
 
         device.submit(on, work, f"cudnn {self.plan}")
 

@@ -104,6 +104,10 @@ def run(
 @click.option("--graph", is_flag=True, help="Operators before and after the passes.")
 @click.option("--kernels", is_flag=True, help="The kernel of each step, and what declined.")
 @click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
+@click.option(
+    "--time", is_flag=True, help="What a model expects of each step on a GPU: microseconds, and what bounds it."
+)
+@click.option("--card", default="", help="The GPU of --time: A100, H100 or H200 (default: by the architecture).")
 @click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
 @click.option("--sizes", "walks", metavar="DIM=1..512", multiple=True, help="Plan for sizes of a dim; what each costs.")
@@ -115,6 +119,7 @@ def run(
 @json_option
 def explain(
     model: Path,
+    card: str,
     html: Path | None,
     budget: str | None,
     walks: tuple[str, ...],
@@ -144,10 +149,10 @@ def explain(
         facts |= {"only_planned": missing} if missing else {}
     session = load(model, device=device, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
-    parts = tuple(part for part, on in flags.items() if on) or (() if walks else tuple(flags))
+    parts = tuple(part for part, on in flags.items() if on) or (() if walks else ("graph", "kernels", "memory"))
 
     def told(feeds: dict[str, Any]) -> tuple[Report, dict[str, tuple[int, ...]]]:
-        return report(session, feeds, parts), {n: np.shape(a) for n, a in feeds.items()}
+        return report(session, feeds, parts, card=card), {n: np.shape(a) for n, a in feeds.items()}
 
     chosen, (made, sizes) = first_that_runs(session, inputs.parse_sizes(shapes), seed, told)
     facts |= {"sizes_chosen": chosen} if chosen else {}
