@@ -21,7 +21,7 @@ from .ptx.parse import Unreadable, parse
 from .ptx.run import Arena, Kernel, census, compiled, interpreted, kernels_of, run_launch
 from .test_gpu_kernels import ARCHITECTURES, CASES, NARROW, Run, assert_answer, by_nvrtc, cases, families, retyped, runs
 
-FEW, SMALL = 8, 2_500  # cases of a family, and elements of their operands, that the suite has time for
+FEW, SMALL = 12, 2_500  # cases of a family, and elements of their operands, that the suite has time for
 
 
 def elements(case: Case) -> int:

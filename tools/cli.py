@@ -173,12 +173,21 @@ def explain(
 
 @cli.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--gpu", is_flag=True, help="Test a GPU and our kernels on it, in less than a minute (3: something fails)."
+)
+@click.option("--device", default="gpu:0", show_default=True, help="The GPU that --gpu tests.")
 @json_option
-def doctor(file: Path | None, as_json: bool) -> None:
+def doctor(file: Path | None, gpu: bool, device: str, as_json: bool) -> None:
     """Show versions, devices and features, and why one is off; or read all of a .mezzo FILE (exit code 3: damaged)."""
     from . import doctor as reports
 
-    report, code = reports.doctor_file(file) if file else (reports.doctor(), 0)
+    if gpu:
+        from .gpu_selftest import self_test
+
+        report, code = self_test(device)
+    else:
+        report, code = reports.doctor_file(file) if file else (reports.doctor(), 0)
     show(report, as_json=as_json)
     sys.exit(code)
 

@@ -80,7 +80,8 @@ def architectures() -> tuple[str, ...]:
 
 _INFO = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for.*?(?P<stack>\d+) bytes stack frame, "
-    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
     re.S,
 )
 
