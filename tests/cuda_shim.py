@@ -174,8 +174,9 @@ _LOADED: dict[str, Loaded] = {}
 _TEXTS: dict[str, str] = {}
 
 
-def load(sources: Iterable[Source], jobs: int | None = None) -> None:
-    """Compile what is not loaded yet. AssertionError with the compiler's words where that fails."""
+def load(sources: Iterable[Source], jobs: int | None = None, *, quick: bool = False) -> None:
+    """Compile what is not loaded yet, `quick` without optimising it. AssertionError with the compiler's words where it
+    fails."""
     fresh: dict[str, Source] = {}
     for source in sources:
         assert _TEXTS.setdefault(source.name, source.text) == source.text, f"two texts are named {source.name}"
@@ -191,7 +192,8 @@ def load(sources: Iterable[Source], jobs: int | None = None) -> None:
         text = unit(part)
         paths.append(folder / hashlib.sha256(text.encode()).hexdigest()[:24])
         paths[-1].with_suffix(".cpp").write_text(text)
-    flags = SANITIZED if STRICT else FLAGS
+    flags: tuple[str, ...] = SANITIZED if STRICT else FLAGS
+    flags = tuple("-O0" if flag == "-O1" and quick else flag for flag in flags)
     running = [
         subprocess.Popen(
             ["g++", *flags, "-I", str(Path(__file__).parent), "-o", f"{p}.so", f"{p}.cpp", "-lm"],

@@ -87,11 +87,12 @@ class Done:
 @dataclass
 class Standin:
     """The state of a device that is not there. `memory` is how many bytes it has; `computes` runs kernels and copies,
-    which are only recorded otherwise."""
+    which are only recorded otherwise; `quick` compiles kernels without optimising them: where there are many."""
 
     computes: bool = False
     memory: int = 1 << 30
     devices: int = 1
+    quick: bool = False
     log: list[Done] = field(default_factory=list)
     order: Order = field(default_factory=Order)
     over: bool = False  # what an event that is asked says next
@@ -166,7 +167,7 @@ class Standin:
         if self.computes:  # together, which takes a tenth of the time
             from .cuda_shim import load
 
-            load([self.sources[name] for name in found])
+            load([self.sources[name] for name in found], quick=self.quick)
         return found
 
     # -- what happens ------------------------------------------------------------------------------------------------
