@@ -14,6 +14,7 @@ SWITCHES = {
     "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
     "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
     "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",
+    "MEZZO_GPU_CHECK": "1 to wait for each step on a GPU, so that a fault is told of the step that has it",
     "MEZZO_ONEDNN": "'off' to run without oneDNN, or the path of a library to take instead",
     # of a job, read by kvstore/environment.py
     "MEZZO_BIND": "the address at which a process of a job listens",

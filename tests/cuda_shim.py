@@ -36,7 +36,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -99,9 +99,11 @@ def ask(
     outputs: int = 1,
     layouts: Sequence[str] = (),
     known: Sequence[bool] | None = None,
+    dropped: Collection[int] = (),
 ) -> KernelRequest:
     """What a device is asked for one node: inputs are arrays (whose elements inference knows, unless `known` says
-    otherwise), types, or None. `layouts` are those of the inputs, then of the outputs."""
+    otherwise), types, or None. `layouts` are those of the inputs, then of the outputs, of which nobody wants those in
+    `dropped`."""
     domain = ("" if ("", op) in OPS else "mezzo") if domain is None else domain
     known = [True] * len(inputs) if known is None else known
     types = [
@@ -114,19 +116,31 @@ def ask(
     found = OPS[domain, op].infer_types(types, node.attrs, (True,) * outputs)
     laid = [*layouts, *[""] * (len(types) + outputs - len(layouts))]
     constants = [k and isinstance(t, Tensor) and t.value is not None for k, t in zip(known, types, strict=True)]
-    return relaid(KernelRequest(node, types, found, constants), laid)
+    asked = KernelRequest(node, types, found, constants)
+    return without(relaid(asked, laid), dropped) if dropped else relaid(asked, laid)
+
+
+def without(asked: KernelRequest, dropped: Collection[int]) -> KernelRequest:
+    """The same question where nobody wants some outputs, as a graph has it after prune: absent ones have no name and no
+    type, and those at the end are not listed."""
+    names = ["" if i in dropped else o for i, o in enumerate(asked.node.outputs)]
+    kept = [t for i, t in enumerate(asked.outputs) if i not in dropped]
+    while names and not names[-1] and not any(p.variadic for p in asked.node.record.outputs):
+        names.pop()
+    return replace(asked, node=replace(asked.node, outputs=tuple(names)), outputs=kept)
 
 
 def relaid(asked: KernelRequest, layouts: Sequence[str]) -> KernelRequest:
     """The same question with these layouts of inputs and outputs; none of them for row-major throughout."""
-    count = len(asked.inputs)
-    layouts = layouts or ("",) * (count + len(asked.outputs))
+    count, names = len(asked.inputs), asked.node.outputs
+    layouts = layouts or ("",) * (count + len(names))
 
     def laid(type: Type | None, layout: str) -> Any:
         return replace(type, layout=layout) if isinstance(type, Tensor) else type
 
     ins = [laid(t, layout) for t, layout in zip(asked.inputs, layouts[:count], strict=True)]
-    outs = [laid(t, layout) for t, layout in zip(asked.outputs, layouts[count:], strict=True)]
+    kept = [layout for name, layout in zip(names, layouts[count:], strict=True) if name]
+    outs = [laid(t, layout) for t, layout in zip(asked.outputs, kept, strict=True)]
     return replace(asked, inputs=ins, outputs=outs)
 
 
@@ -321,7 +335,7 @@ def _checked(run: Run) -> list[Array]:
     places: dict[int, int] = {}
     for alias in run.written.aliases:
         if alias.kind == "inplace" and not alias.delta:
-            given, made = run.request.inputs[alias.input], run.request.outputs[alias.output]
+            given, made = run.request.inputs[alias.input], run.request.results[alias.output]
             assert getattr(given, "nbytes", -1) == getattr(made, "nbytes", -2), shown
             places.setdefault(alias.output, alias.input)
             there = _run(run, {alias.output: alias.input}, 0)
@@ -342,11 +356,10 @@ def _run(run: Run, places: Mapping[int, int], order: int) -> list[Array]:
     for x, known in zip(run.inputs, asked.inputs, strict=True):
         assert (x is None) == (known is None)
         ins.append(None if x is None or known is None else Buffer(known.nbytes, physical(np.asarray(x), known)))  # type: ignore[union-attr]
-    outs: list[Buffer] = []
-    for i, made in enumerate(asked.outputs):
-        assert isinstance(made, Tensor)
+    outs: list[Buffer | None] = []
+    for i, made in enumerate(asked.results):
         place = ins[places[i]] if i in places else None
-        outs.append(place or Buffer(made.nbytes))
+        outs.append(place or (Buffer(made.nbytes) if isinstance(made, Tensor) else None))
     scratch = Buffer(written.workspace)
     key = Buffer(8, np.array(words_of(Context().key, asked.node.attrs.get("seed")), np.uint32).tobytes())
     for launch in written.launches:
@@ -359,15 +372,17 @@ def _run(run: Run, places: Mapping[int, int], order: int) -> list[Array]:
         if i not in places.values():
             assert buffer.bytes.tobytes() == physical(np.asarray(x), known), f"input {i} was written"
     for i, buffer in enumerate(outs):
-        buffer.check(f"output {i}")
+        if buffer is not None:
+            buffer.check(f"output {i}")
     scratch.check("the workspace")
-    return [logical(b.bytes, t) for b, t in zip(outs, asked.outputs, strict=True)]
+    written_to = [buffer for buffer in outs if buffer is not None]
+    return [logical(b.bytes, t) for b, t in zip(written_to, asked.outputs, strict=True)]
 
 
 def _launch(
     launch: Launch,
     ins: Sequence[Buffer | None],
-    outs: Sequence[Buffer],
+    outs: Sequence[Buffer | None],
     scratch: Buffer,
     key: Buffer,
     order: int,
@@ -392,7 +407,9 @@ def _launch(
                 assert buffer is not None, f"{what}: input {i} is absent"
                 address = buffer.address
             case Out(i):
-                address = outs[i].address
+                result = outs[i]
+                assert result is not None, f"{what}: output {i} is not wanted"
+                address = result.address
             case Scratch(offset):
                 assert offset in range(0, len(scratch.bytes), 64), f"{what}: workspace at {offset}"
                 address = scratch.address + offset

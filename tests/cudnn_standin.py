@@ -54,6 +54,7 @@ class CudnnStandin:
     built: list[str] = field(default_factory=list)
     streams: dict[int, int] = field(default_factory=dict)
     refuses: Callable[[Graph], bool] = lambda graph: False
+    says: Callable[[str], Exception] = GraphNotSupportedError  # what is raised then
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let `import cudnn` find this, until the test ends."""
@@ -194,6 +195,16 @@ class Graph:
         )
         return made
 
+    def conv_wgrad(
+        self, image: Tensor, loss: Tensor, pre_padding: list[int], post_padding: list[int], stride: list[int],
+        dilation: list[int],
+    ) -> Tensor:  # fmt: skip
+        settings = {"before": pre_padding, "after": post_padding, "stride": stride, "dilation": dilation}
+        return self._node("conv_wgrad", (image, loss), [], **settings)
+
+    def matmul(self, A: Tensor, B: Tensor) -> Tensor:
+        return self._node("matmul", (A, B), [*A.dim[:-1], B.dim[-1]])
+
     def sdpa(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, attn_scale: float, use_causal_mask: bool,
         generate_stats: bool,
@@ -239,7 +250,7 @@ class Graph:
 
     def build_operation_graph(self) -> None:
         if self._standin.refuses(self):
-            raise GraphNotSupportedError("no engine")
+            raise self._standin.says("no engine")
 
     def create_execution_plans(self, modes: list[str]) -> None:
         assert modes == ["A", "FALLBACK"]
@@ -376,6 +387,10 @@ def compute(op: str, values: Sequence[Array], settings: Mapping[str, Any], dim: 
             return _taps(values[0], values[1], settings, dim, back=False)
         case "conv_dgrad":
             return _taps(values[0], values[1], settings, dim, back=True)
+        case "conv_wgrad":
+            return _weights(values[0], values[1], settings, dim)
+        case "matmul":
+            return np.matmul(values[0], values[1])
         case "sdpa":
             return _attention(*values, scale=settings["scale"], causal=settings["causal"])
     raise AssertionError(op)
@@ -405,6 +420,32 @@ def _taps(x: Array, w: Array, settings: Mapping[str, Any], dim: Sequence[int], b
             else:
                 made[there] += np.einsum("kc,nc...->nk...", tap, x[here])
     return made
+
+
+def _weights(x: Array, dy: Array, settings: Mapping[str, Any], dim: Sequence[int]) -> Array:
+    """What a convolution of x gives back to its weights for dy: at each place of the kernel the sum of the products."""
+    made = np.zeros(dim, np.float64)
+    group, per = x.shape[1] // dim[1], dy.shape[1] * dim[1] // x.shape[1]
+    for at in itertools.product(*map(range, dim[2:])):
+        inside, outside = [], []
+        ways = (settings["before"], settings["stride"], settings["dilation"])
+        for axis, (k, a, s, d) in enumerate(zip(at, *ways, strict=True), 2):
+            places = np.arange(dy.shape[axis]) * s + k * d - a
+            seen = (places >= 0) & (places < x.shape[axis])
+            inside.append(places[seen])
+            outside.append(np.flatnonzero(seen))
+        for g in range(group):
+            filters, channels = (np.arange(g * n, (g + 1) * n) for n in (per, dim[1]))
+            here = x[np.ix_(np.arange(x.shape[0]), channels, *inside)].astype(np.float64)
+            there = dy[np.ix_(np.arange(x.shape[0]), filters, *outside)].astype(np.float64)
+            place: Any = (filters, slice(None), *at)
+            made[place] = np.einsum("nkp,ncp->kc", _flat(there), _flat(here))
+    return made
+
+
+def _flat(x: Array) -> Array:
+    """All axes behind the channels as one."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 
 def _attention(q: Array, k: Array, v: Array, bias: Array | None = None, *, scale: float, causal: bool) -> Array:

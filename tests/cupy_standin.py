@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.machinery import ModuleSpec
 from typing import Any, Self
 
@@ -95,6 +96,7 @@ class Standin:
     quick: bool = False
     log: list[Done] = field(default_factory=list)
     order: Order = field(default_factory=Order)
+    fault: str = ""  # of a kernel that has failed: whoever waits is told
     over: bool = False  # what an event that is asked says next
     clock: float = 0.0  # milliseconds, which stand-ins for libraries let pass
     _blocks: dict[int, Array] = field(default_factory=dict)
@@ -227,6 +229,8 @@ class Standin:
     def host_waits(self, on: Stream | Event | None = None) -> None:
         """The host has waited, for a stream, for an event or for the device: what was done till then is over."""
         self.refuse_in_capture("synchronising")
+        if self.fault:
+            raise CUDARuntimeError(self.fault)
         self.say("sync", "", 0, on if isinstance(on, Stream) else None)
         with self._busy:
             for over in [on] if on else [*self._streams, self.null]:
@@ -285,7 +289,13 @@ class Standin:
             setattr(module, name, value)
 
     def _fill_runtime(self, runtime: types.ModuleType) -> None:
-        properties = {"name": b"no GPU at all", "major": 9, "minor": 0, "totalGlobalMem": self.memory}
+        properties = {
+            "name": b"no GPU at all",
+            "major": 9,
+            "minor": 0,
+            "totalGlobalMem": self.memory,
+            "l2CacheSize": 4096,
+        }
         self._fill(
             runtime, **MODES, **KINDS, CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: self.devices, getDeviceProperties=lambda index: properties,
@@ -384,15 +394,15 @@ class Memory:
     def __init__(self, standin: Standin, nbytes: int) -> None:
         raw = np.full(nbytes + 512, 0xFF, np.uint8) if standin.computes else np.empty(nbytes + 512, np.uint8)
         self.bytes = raw[-raw.ctypes.data % 256 :][: max(nbytes, 1)]
-        self.ptr, self._standin, self._on = self.bytes.ctypes.data, standin, standin._current[-1]
+        self.ptr, self.standin, self._on = self.bytes.ctypes.data, standin, standin._current[-1]
         standin._blocks[self.ptr] = self.bytes
         standin._owners[self.ptr] = standin.device
 
     def __del__(self) -> None:
-        if any(s.waiting for s in (*self._standin._streams, self._standin.null)):
-            self._standin._gone.append(self.bytes)
-        self._standin.order.free((self.ptr, self.ptr + self.bytes.nbytes), self._on)
-        self._standin._blocks.pop(self.ptr, None)
+        if any(s.waiting for s in (*self.standin._streams, self.standin.null)):
+            self.standin._gone.append(self.bytes)
+        self.standin.order.free((self.ptr, self.ptr + self.bytes.nbytes), self._on)
+        self.standin._blocks.pop(self.ptr, None)
 
 
 class MemoryPointer:
@@ -404,8 +414,14 @@ class MemoryPointer:
     def __add__(self, more: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self._offset + more)
 
-    def memset(self, value: int, nbytes: int) -> None:
-        self.mem.bytes[self._offset : self._offset + nbytes] = value
+    def memset_async(self, value: int, nbytes: int) -> None:
+        standin, on = self.mem.standin, self.mem.standin._current[-1]
+
+        def fill() -> None:
+            standin.touch(on, [], [(self.ptr, self.ptr + nbytes)])
+            standin.later(on, partial(self.mem.bytes[self._offset : self._offset + nbytes].fill, value))
+
+        standin.submit(on, fill, "memset")
 
 
 class DeviceArray:
@@ -666,7 +682,7 @@ _ORDERS = itertools.count(2)  # no two launches have one order of threads
 class Device:
     """A device, which is the thread's current one while it is entered."""
 
-    def __init__(self, standin: Standin, index: int) -> None:
+    def __init__(self, standin: Standin, index: int = 0) -> None:
         if index >= standin.devices:
             raise CUDARuntimeError(f"cudaErrorInvalidDevice: there are {standin.devices}")
         self.id, self._standin, self._before = index, standin, list[int]()

@@ -287,6 +287,11 @@ def test_an_update_lies_in_place_of_what_it_renews() -> None:
         Case("Update", [f32(3, 5), f32(3, 5), one, one, one, f32(3, 5), f32(3, 5)], {"rule": rule, "states": 2}, 3),
     )
     assert [(a.output, a.input) for a in found.aliases] == [(0, 0), (1, 5), (2, 6)]
+    image = f32(4, 8, 3, 3)  # the gradient of weights may lie as images do: neither it nor the weights are copied
+    types = [image, image, one, one, one, image, image]
+    found = written("gpu.pointwise", Case("Update", types, {"rule": rule, "states": 2}, 3, layouts=["", "acdb"]))
+    assert found.layouts == ("", "acdb", *[""] * 8)
+    assert [(a.output, a.input) for a in found.aliases] == [(0, 0), (1, 5), (2, 6)]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device_option = click.option("--device", default="cpu", show_default=True, help="cpu, gpu:0, or gpu:0@sm_90 to plan.")
-precision_option = click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16, fp16, ...")
+precision_option = click.option(
+    "--precision", default="auto", show_default=True, help="auto, fp32, tf32, bf16, fp16, ..."
+)
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 shape_option = click.option(
     "--dim",

@@ -105,6 +105,12 @@ class KernelRequest:
         """Return True if input `i` is a constant."""
         return i < len(self.constants) and self.constants[i]
 
+    @property
+    def results(self) -> list[Type | None]:
+        """The types of all outputs of the node; None for those that nobody wants, which `outputs` leaves out."""
+        wanted = iter(self.outputs)
+        return [next(wanted) if name else None for name in self.node.outputs]
+
 
 class Exchange(Protocol):
     """The store behind a program's Emit and Await, shared with other processes (train/exchange.py).

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ...memory.liveness import aligned
 from .copies import StridedCopy, launches, shadow
 from .generated import Generated
 from .launch import In, Launch, Out, Scratch, Written
+from .segments import Segments, bearable
 from .text import (
     Element,
     constant,
@@ -33,7 +35,7 @@ from .text import (
 )  # fmt: skip
 
 INDICES = (DType.INT32, DType.INT64)
-PATIENCE = 2**35  # comparisons of places in one step
+PATIENCE = 2**35  # comparisons of places in one step, where updates are not sorted
 
 
 def _static(request: KernelRequest) -> tuple[list[Tensor], Tensor] | None:
@@ -49,6 +51,14 @@ def _index(e: str, place: str, size: int, name: str = "k") -> str:
     return f"long long {name} = {place}; if ({name} < 0) {name} += {size};"
 
 
+def index_of_row(kind: Element, place: str, size: int) -> list[str]:
+    """Statements that count an index of one more axis in the number `row`, which is -1 once one is outside."""
+    return [
+        f"{{ {_index(kind.stored, place, size)}",
+        f"row = row < 0 || k < 0 || k >= {size} ? -1 : row * {size} + k; }}",
+    ]
+
+
 class Gather(Generated):
     """Gather, GatherElements and GatherND: one thread for each element, or for each 16 bytes of a row."""
 
@@ -57,7 +67,7 @@ class Gather(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Gather", "GatherElements", "GatherND")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         operands = _static(request)
         if operands is None or operands[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
@@ -138,7 +148,7 @@ class CudaScatter(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in (("", "ScatterND"), ("", "ScatterElements"), ("mezzo", "GatherGrad"))
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         tensors, y = _static(request), request.outputs[0]
         if tensors is None or not isinstance(y, Tensor) or tensors[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
@@ -151,7 +161,7 @@ class CudaScatter(Generated):
         unit = raw(y.dtype.itemsize)
         e = Element(y.dtype, unit, unit) if reduction == "none" else e
         assert e is not None
-        if reduction not in _STEPS:
+        if reduction not in STEPS:
             return Declined(f"reduction {reduction!r}")
         if request.node.op == "ScatterElements":
             x, indices, _ = tensors[0]
@@ -171,12 +181,12 @@ class CudaScatter(Generated):
             lead = list(x.sizes[:depth])
             sizes = (1, math.prod(lead), math.prod(x.sizes[depth:]))
             operands, count = (In(0), In(1), In(2)), math.prod(indices.sizes[:-1])
-        if reduction != "none" and math.prod(sizes) * count > PATIENCE:
-            return Declined("too many places would be compared")
+        if count and not bearable(count, sizes[1]):
+            return Declined("too many updates, or too many places for them, to be sorted")
         return _by_row(operands, lead, sizes, count, depth, e, kind, reduction)
 
 
-_STEPS = {
+STEPS = {
     "none": "{1}",
     "add": "({0} + {1})",
     "mul": "({0} * {1})",
@@ -185,11 +195,11 @@ _STEPS = {
 }
 
 
-def _step(e: Element, reduction: str, sum: str, update: str) -> str:
+def reduced(e: Element, reduction: str, sum: str, update: str) -> str:
     """The statement that takes an update in; sums of whole numbers go round."""
     if reduction in ("add", "mul") and not e.dtype.floating:
         sum, update = f"({e.sums}){sum}", f"({e.sums}){update}"
-    return f"({e.wide}){_STEPS[reduction].format(sum, update)}"
+    return f"({e.wide}){STEPS[reduction].format(sum, update)}"
 
 
 def _along(indices: Tensor, y: Tensor, e: Element, kind: Element, axis: int, reduction: str) -> Launch:
@@ -204,7 +214,7 @@ if ({" && ".join(near) or "true"}) for (int j = 0; j < {count}; ++j) {{
     {_index(kind.stored, f"at[{dot(strides)} + ({index_type(indices.elements or 0)})j * {step}]", n)}
     if (k != c{axis}) continue;
     const {e.wide} update = {e.read(f"news[{dot(strides)} + ({index_type(indices.elements or 0)})j * {step}]")};
-    sum = {_step(e, reduction, "sum", "update")};
+    sum = {reduced(e, reduction, "sum", "update")};
 }}
 y[i] = {e.write("sum")};
 """
@@ -222,16 +232,14 @@ def _by_row(
     kind: Element,
     reduction: str,
 ) -> Written:
-    """Blocks of the axes behind `lead`: first the number of each update's block, then all elements. Without a
-    reduction the last update of each block is found by the largest of their numbers."""
+    """Blocks of the axes behind `lead`: the updates of each are one behind the other (segments.py). Without a reduction
+    the last update of each block is found by the largest of their numbers."""
     before, rows, inner = sizes
     data, indices, news = operands
     lines = ["long long row = 0;"]
     for j, n in enumerate(lead):
-        place = f"at[i * {depth} + {j}]"
-        lines.append(f"{{ {_index(kind.stored, place, n)}")
-        lines.append(f"row = row < 0 || k < 0 || k >= {n} ? -1 : row * {n} + k; }}")
-    number, steps, workspace = "long long", list[Launch](), 0
+        lines += index_of_row(kind, f"at[i * {depth} + {j}]", n)
+    number, steps = "long long", list[Launch]()
     old = [reads(e, "x", data)] if data is not None else []
     x = e.read("x[i]") if data is not None else f"({e.wide})0"
     index = [reads(kind, "at", indices)] if depth else []
@@ -247,23 +255,10 @@ def _by_row(
         parameters = [*old, reads("int", "last", Scratch(0)), reads(e, "news", news), writes(e, "y", Out(0))]
         steps.append(each("scatter", parameters, sizes, body, largest=count * inner))
         return Written(tuple(steps), workspace)
-    if count:
-        workspace = aligned(count * 8)
-        lines.append("rows[i] = row;")
-        places = (f"{number}*", "rows", Scratch(0))
-        steps.append(each("scatter_rows", [*index, places], (count,), "\n".join(lines)))
-    body = f"""
-{e.wide} sum = {x};
-for (int m = 0; m < {count}; ++m) if (rows[m] == c1) {{
-    const {e.wide} update = {e.read(f"news[(c0 * {count}ll + m) * {inner} + c2]")};
-    sum = {_step(e, reduction, "sum", "update")};
-}}
-y[i] = {e.write("sum")};
-"""
-    parameters = [*old, writes(e, "y", Out(0))]
-    if count:
-        parameters += [reads(number, "rows", Scratch(0)), reads(e, "news", news)]
-    else:
-        body = f"y[i] = {e.write(x)};"
-    steps.append(each("scatter", parameters, sizes, body, largest=count * inner * before))
-    return Written(tuple(steps), workspace)
+    if not count:
+        return Written((each("scatter", [*old, writes(e, "y", Out(0))], sizes, f"y[i] = {e.write(x)};"),))
+    segments = Segments.of(index, lines, count, rows, None)
+    summed, workspace = segments.summed(
+        *("scatter", e, partial(reduced, e, reduction), before, inner, x, old, news, Out(0))
+    )
+    return Written((*segments.launches, *summed), workspace)

@@ -45,11 +45,12 @@ class Normalisation(Generated):
     """One launch, with a warp or a block for each row."""
 
     name = "gpu.normalisation"
+    spares = (1, 2)
 
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in OPS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         if elements([t for t in (*request.inputs, *request.outputs) if t is not None]) is None:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         x = request.inputs[0]
@@ -226,7 +227,7 @@ class BatchNormalisation(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "BatchNormalization")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
@@ -257,7 +258,7 @@ class LocalNormalisation(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "LRN")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x = elements([*request.inputs, *request.outputs]), request.inputs[0]
         if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")

@@ -30,7 +30,7 @@ class Softmax(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in KINDS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
         if forms is None or any(not e.dtype.floating for e in forms):
             return Declined("an operand is no tensor of floats of 16, 32 or 64 bits, or its sizes are not known")
