@@ -240,8 +240,8 @@ KERNELS = (
         "index",
         "an update beside the tensor is written",
         "indexing.py",
-        "row = row < 0 || k < 0 || k >= {n} ? -1 : row * {n} + k; }}",
-        "row = row * {n} + k; }}",
+        "row = row < 0 || k < 0 || k >= {size} ? -1 : row * {size} + k; }}",
+        "row = row * {size} + k; }}",
     ),
     of_family(
         "gpu.scatter",

@@ -49,14 +49,14 @@ STREAMS = (
     _device(
         "the second run captures steps of the host",
         "instance.py",
-        "if i not in self._aside and self.program.steps[i].choice.capturable:",
-        "if self.program.steps[i].choice.capturable:",
+        "if i not in self._aside and self._capturable(i):",
+        "if self._capturable(i):",
     ),
     _device(
         "graphs are captured again in each run",
         "instance.py",
-        "parts = self._parts = self._capture()",
-        "parts = self._capture()",
+        "self._parts = self._capture()",
+        "self._capture()",
     ),
     _device(
         "an allocation is captured",
