@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ Index = Any
 def get(x: Array, key: Index) -> Array:
     """`x[key]`: a view for integers, slices, None and `...`; a copy for arrays of indices or of booleans."""
     given = key if isinstance(key, tuple) else (key,)
-    if any(map(_is_array, given)):
+    if key.__class__ is not slice and any(map(_is_array, given)):
         return _gather(x, given)
     if RECORDING.on and x._origin is not None:
         return as_operators(x, _basic(x, given))
@@ -44,7 +44,7 @@ def view(x: Array, key: Key) -> Array:
     """A part of an array that shares its memory."""
     shape = _shape(x, key)
     out = Array(x._var, spec_of(x._spec.dtype, shape), x._place, (*x._view, key))
-    out._code, out._at = site()
+    out._code, out._at = site(2)
     if RECORDING.trace is not None:
         RECORDING.trace.seen_from(x, out)
     return out
@@ -78,10 +78,13 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
         if part is None or part is Ellipsis:
             parts.append(part)
         elif isinstance(part, slice):
-            parts.append(slice(*(None if v is None else operator.index(v) for v in (part.start, part.stop, part.step))))
+            start, stop, step = part.start, part.stop, part.step
+            start = start if start is None else index(start)
+            stop = stop if stop is None else index(stop)
+            parts.append(slice(start, stop, step if step is None else index(step)))
         else:
             try:
-                parts.append(operator.index(part))
+                parts.append(index(part))
             except TypeError as error:
                 raise _wrong(x, given, f"{part!r} is no index") from error
     return tuple(parts) if Ellipsis in parts else (*parts, Ellipsis)
@@ -90,7 +93,7 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
 def _shape(x: Array, key: Key) -> tuple[int, ...]:
     """The shape of a view. Raises NoSuchPlace for what the array lacks."""
     sizes = x._spec.shape
-    skipped = len(sizes) - sum([p is not None for p in key]) + 1  # axes that `...` stands for
+    skipped = len(sizes) - len(key) + key.count(None) + 1  # axes that `...` stands for
     if skipped < 0 or key.count(Ellipsis) > 1:
         raise _wrong(x, key, "too many indices")
     shape: list[int] = []
