@@ -125,14 +125,14 @@ def _wrong(x: Array, key: Index, why: str) -> NoSuchPlace:
 class _Indices:
     """An index with arrays in it, split as in NumPy: a basic index first, then indices for some axes of the result.
 
-    `basic` has whole axes where the arrays stand, `axes` says which these are in what it shows, `found` is a list of
+    `basic` has whole axes where the arrays stand, `axes` says which these are in what it shows, `indices` is a list of
     places for each. A mask stands for the places where it is true, a number beside arrays for an array of it, True and
     False for an axis of one element or none. `at` is where the axes of the indices are in the result: in their place if
     they stand beside each other, else first.
     """
 
     def __init__(self, x: Array, given: tuple[Any, ...]) -> None:
-        self.found: list[Array] = []
+        self.indices: list[Array] = []
         axes: list[int] = []
         basic: list[Any] = []
         shown = axis = 0  # axes of what the basic index shows, and of x
@@ -152,7 +152,7 @@ class _Indices:
             axis += width
             axes += range(shown, shown + len(places))
             shown += len(places)
-            self.found += places
+            self.indices += places
         if axis > x.ndim:
             raise _wrong(x, given, f"{axis} indices for {x.ndim} axes")
         self.basic, self.axes = _basic(x, tuple(basic)), tuple(axes)
@@ -166,7 +166,7 @@ class _Indices:
 
     def places(self) -> Array:
         """Indices beside each other: [..., axes]."""
-        return stack(broadcast_arrays(*self.found), axis=-1)
+        return stack(broadcast_arrays(*self.indices), axis=-1)
 
 
 def _filled(x: Array, given: tuple[Any, ...]) -> list[Any]:
@@ -212,8 +212,8 @@ def _gather(x: Array, given: tuple[Any, ...]) -> Array:
         return apply("Gather", x, cast(given[0], np.dtype(np.int64)), axis=0)
     how = _Indices(x, given)
     shown = x if how.whole else get(x, how.basic)
-    if len(how.found) == 1:
-        return apply("Gather", shown, how.found[0], axis=how.axes[0])
+    if len(how.indices) == 1:
+        return apply("Gather", shown, how.indices[0], axis=how.axes[0])
     places = how.places()
     width = places.ndim - 1
     result = apply("GatherND", how.to_front(shown), places)
