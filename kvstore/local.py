@@ -101,7 +101,8 @@ class Local:
             if rule is None or not rule.rows_alone(key):
                 return self.push(key, (whole_of(ids, rows, held.stored),), 0)
             self._pushes += 1
-            rule.step_rows(key, held.updates, held.stored.reshape(-1), (ids, rows), self._states(key, held))
+            tables = {"": held.stored.reshape(-1), **self._states(key, held)}
+            rule.step_rows(key, held.updates, tables, (ids, rows)).write(tables)
             held.updates += 1
         return ENDED
 

@@ -77,8 +77,8 @@ def trained(
 
     def job(scale: Scale) -> list[Member]:
         board(folder)[FIRST:] = 0
-        made = members(command, workers, 1, hosts, scale.attempt)
-        return [Member(m.role, m.rank, command, m.environment) for m in made]
+        made = members(command, workers, 1, hosts, scale.attempt, kept=kills > 0)
+        return [Member(m.role, m.rank, command, m.environment, m.kept) for m in made]
 
     killer = Killer(folder, kills, seed)
     killer.start()
