@@ -134,7 +134,7 @@ class KeptKey:
 
 
 class Kept:
-    """What a file holds. `ranks`: how many speak to this server."""
+    """The records of a file. `ranks`: how many speak to this server."""
 
     def __init__(self, file: File, ranks: int) -> None:
         self._file, self._ranks = file, ranks

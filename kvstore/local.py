@@ -12,8 +12,9 @@ import numpy as np
 from ..ops.errors import InputError
 from ..ops.types import Array
 from .rows import Sum, whole_of
+from .rule import Updater
 from .states import Saved, check_states
-from .store import ENDED, Ended, Stats, Updater
+from .store import ENDED, Ended, Stats
 from .updater import UpdateRule
 
 

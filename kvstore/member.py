@@ -63,13 +63,16 @@ class Member:
             if role in ("server", "agent"):
                 self._beat()
             # the scheduler names who is missing at the deadline; this is for one that is silent
-            here = lambda: self._welcome is not None or self.ended  # noqa: E731
-            self.wait(here, self.deadline * 1.5 + 1, "the scheduler's welcome")
-            if self.ended:
+            self.wait(lambda: self._known, self.deadline * 1.5 + 1, "the scheduler's welcome")
+            if self._welcome is None:
                 raise JobEnded("the job has ended", where=self.name)
         except BaseException:
             self._stream.close()
             raise
+
+    @property
+    def _known(self) -> bool:
+        return self._welcome is not None or self.ended
 
     @property
     def welcome(self) -> m.Welcome:

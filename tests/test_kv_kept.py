@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,11 @@ class Job:
         global CLIENTS_TAKE
         CLIENTS_TAKE = self.take
         rng = np.random.default_rng(0)
-        draw = lambda: rng.standard_normal(SHAPE).astype(np.float32)  # noqa: E731
-        key, other = (self.do(lambda server, n=name: server.declare(n)) for name in ("w", "v"))
+
+        def draw() -> Array:
+            return rng.standard_normal(SHAPE).astype(np.float32)
+
+        key, other = (self.do(partial(Server.declare, name=name)) for name in ("w", "v"))
         for each in (key, other):
             self.clients[0].begin(0, draw())
             self.exchange(each)
@@ -202,9 +206,12 @@ class Job:
                     self.exchange(each)
                     if optimizer is not None and optimizer.elementwise:
                         rows = np.array([1, 6]).tobytes() + draw()[[1, 6]].tobytes()
-                        self.do(lambda v, e=each, r=rows, n=step: v.shards.step_rows(e, bytearray(r), 0, 1, n))
-        ends = [self.do(lambda server, e=each: self._end(server, e)) for each in (key, other)]
+                        self.do(partial(self._step_rows, key=each, rows=rows, number=step))
+        ends = [self.do(partial(self._end, key=each)) for each in (key, other)]
         return b"".join(ends)
+
+    def _step_rows(self, server: Server, key: int, rows: bytes, number: int) -> None:
+        server.shards.step_rows(key, bytearray(rows), 0, 1, number)
 
     def _end(self, server: Server, key: int) -> bytes:
         held = server.shards[key]

@@ -162,7 +162,7 @@ class Worker:
             self._timed("init", lambda name=about.name, given=given: store.init(name, given))  # type: ignore[misc]
             self._pull(store, number, "the initial value")
         if plan.learns:
-            self._timed("set_optimizer", lambda: store.set_optimizer(OPTIMIZER), 4)  # type: ignore[attr-defined]
+            self._timed("set_optimizer", lambda: store.set_optimizer(OPTIMIZER), 4)
         for round, steps in enumerate(self.mine.rounds):
             if self.busy and round == len(self.mine.rounds) // 2:
                 self.world.note(f"{self.process.name} computes for {self.busy:.3g} s")
