@@ -229,8 +229,8 @@ class Shards:
         self._held[key].step = 0
 
     def _target(self, held: Held, lo: int, hi: int, how: str) -> tuple[Array, dict[str, Array]]:
-        """Return the place in which the bytes [lo, hi) of the value are changed and, by an update, those of its states; with
-        what they are now."""
+        """Return the place in which the bytes [lo, hi) of the value are changed and, by an update, those of its states:
+        they are there as they are now."""
         size = held.dtype.itemsize
         states = self._states(held) if how == "update" else {}
         parts = {slot: state[lo // size : hi // size] for slot, state in states.items()}
