@@ -321,7 +321,7 @@ def launch(
     members(command, workers, servers, hosts)  # numbers that make no job are told before anything starts
 
     def job(scale: Scale) -> tuple[Member, ...]:
-        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt)
+        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt, restarts > 0)
 
     sys.exit(run(job, grace=grace, restarts=restarts, workers=workers))
 
