@@ -113,7 +113,8 @@ class Group:
     """A rule for each field of a sample: the batch is a tuple."""
 
     def __init__(self, *rules: Batchify) -> None:
-        self.rules = tuple(rules[0]) if len(rules) == 1 and isinstance(rules[0], list | tuple) else rules
+        listed: Any = rules[0] if len(rules) == 1 else None  # Gluon takes a list as well
+        self.rules = tuple(listed) if isinstance(listed, list | tuple) else rules
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         if any(len(s) != len(self.rules) for s in samples):

@@ -19,7 +19,6 @@ import numpy as np
 
 from ..ops.errors import InputError, MissingPackage
 from ..ops.types import Array
-from .csv_table import rows_of
 from .dataset import ArrayDataset
 
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -131,14 +130,10 @@ class Packaged(ArrayDataset):
         if spec is None or not spec.submodule_search_locations:
             raise MissingPackage(f"{name} lies in scikit-learn", where="Packaged", hint="pip install scikit-learn")
         path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / self.FILES[name]
-        if name == "digits":
-            with gzip.open(path, "rt") as file:
-                rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
-            self.names: tuple[str, ...] = tuple("0123456789")
-            super().__init__(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int32))
-            return
-        header, lines = rows_of(path)
-        cells = [row for _, row in lines]
-        self.names = tuple(header[2:]) if header[0].isdecimal() else ()
-        numbers = np.array(cells, np.float32)
-        super().__init__(numbers[:, :-1], numbers[:, -1].astype(np.int32))
+        skipped = 0 if name == "digits" else 1
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf8") as file:
+            names = list(map(str, range(10))) if not skipped else file.readline().strip().split(",")[2:]
+            numbers = np.loadtxt(file, delimiter=",", dtype=np.float32, ndmin=2)
+        self.names = tuple(names)
+        inputs = numbers[:, :-1] if skipped else numbers[:, :-1].reshape(-1, 8, 8)
+        super().__init__(inputs, numbers[:, -1].astype(np.int32))

@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,31 @@ class ArrayDataset(Dataset):
             np.take(array, numbers, 0, out=rows, mode="raise")
             made.append(rows)
         return tuple(made) if len(made) > 1 else made[0]
+
+
+class Joined(Dataset):
+    """Several datasets one behind the other, such as the parts of a packed one."""
+
+    def __init__(self, *parts: Dataset) -> None:
+        self.parts = parts
+        self._ends = list(accumulate(len(p) for p in parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def _where(self, number: int) -> tuple[Dataset, int]:
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {number} of {len(self)}")
+        part = bisect_right(self._ends, number)
+        return self.parts[part], number - (self._ends[part - 1] if part else 0)
+
+    def __getitem__(self, number: int) -> Any:
+        part, within = self._where(number)
+        return part[within]
+
+    def name(self, number: int) -> str:
+        part, within = self._where(number)
+        return part.name(within)
 
 
 class Chosen(Dataset):

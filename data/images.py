@@ -72,7 +72,7 @@ def pixels(
                 if upright and image.getexif().get(0x0112, 1) >= 5:  # turned by a quarter
                     height, width = width, height
                 image.draft(MODES[channels] if channels < 4 else "RGB", (width, height))
-            turned = (ImageOps.exif_transpose(image) if upright else image) or image
+            turned = ImageOps.exif_transpose(image) if upright else image
             if turned.mode == MODES[channels]:
                 turned.load()
                 return turned if turned is not image else turned.copy()

@@ -96,6 +96,11 @@ class RecordFile(Sequence[memoryview]):
         self.skipped = []
         self._open()
 
+    @property
+    def checked(self) -> bool:
+        """True if records are compared with checksums."""
+        return self._sums is not None
+
     def __len__(self) -> int:
         return len(self._begins)
 
@@ -220,7 +225,7 @@ def rebuild_index(path: Path_) -> Spans:
     found."""
     path = Path(path)
     try:
-        data = memoryview(np.memmap(path, np.uint8, "r")) if path.stat().st_size else memoryview(b"")
+        data = view_of(np.memmap(path, np.uint8, "r") if path.stat().st_size else b"")
     except OSError as error:
         raise InputError(f"the file cannot be read: {error}", where=str(path), hint="check the path") from error
     found = search(data)

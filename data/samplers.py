@@ -199,7 +199,7 @@ class BatchSampler(Batches):
     """Batches of `batch_size` successive samples. The last one of an epoch, if it is smaller, is a batch ("keep"), left
     out ("discard"), or the beginning of the next epoch's first ("rollover")."""
 
-    def __init__(self, sampler: Sampler, batch_size: int, last_batch: Last = "keep") -> None:
+    def __init__(self, sampler: Sampler | Iterable[int], batch_size: int, last_batch: Last = "keep") -> None:
         if last_batch not in ("keep", "discard", "rollover"):
             raise InputError(f"last_batch={last_batch!r}", where="BatchSampler", hint="keep, discard or rollover")
         if batch_size < 1:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops.dataclasses import dataclass, field
+from ..train.waits import HELD_BACK, LEAST
 from .clock import STAGES
-
-HELD_BACK = 0.1  # of the time: more than that is told
-LEAST = 1.0  # seconds of waiting below which nothing is told
 
 REMEDIES = {
     "read": "packed records (`mezzo pack`) and local files read fastest",

@@ -194,7 +194,7 @@ def test_shards_are_equal_unless_they_are_asked_not_to_be() -> None:
         for count in (1, 2, 3, 5):
             for size in (1, 2, 4):
                 for rule in ("pad", "drop", "uneven"):
-                    shards = [ShardSampler(length, rank, count, remainder=rule) for rank in range(count)]  # type: ignore[arg-type]
+                    shards = [ShardSampler(length, rank, count, remainder=rule) for rank in range(count)]
                     taken = [BatchSampler(s, size).lists(0) for s in shards]
                     every = sorted(n for lists in taken for batch in lists for n in batch)
                     sizes = [[len(b) for b in lists] for lists in taken]
@@ -251,9 +251,9 @@ def test_samplers() -> None:
         [0, 1, 0, 1, 0],
         [1, 0, 1, 0, 1],
     ]
-    for wrong in ({"weights": [-1.0]}, {"weights": [0.0]}):
+    for weights in ([-1.0], [0.0], [float("nan")]):
         with pytest.raises(InputError):
-            WeightedSampler(count=1, **wrong)
+            WeightedSampler(weights, 1)
 
 
 def test_samplers_of_the_users() -> None:
@@ -499,7 +499,7 @@ def test_stats_tell_who_waits_and_for_what() -> None:
 
 
 def test_bad_arguments() -> None:
-    for wrong in (
+    every: list[dict[str, Any]] = [
         {"batch_size": 0},
         {"batch_size": None},
         {"bad": "ignore"},
@@ -507,7 +507,8 @@ def test_bad_arguments() -> None:
         {"timeout": 0},
         {"last_batch": "drop"},
         {"sampler": [1], "shuffle": True},
-    ):
+    ]
+    for wrong in every:
         with pytest.raises(MezzoError):
             DataLoader(Numbers(4), **{"batch_size": 2, **wrong})
 
