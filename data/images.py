@@ -65,7 +65,8 @@ def pixels(
 
     if channels not in MODES:
         raise InputError(f"{channels} channels", where="decode", hint="1, 3 or 4")
-    with stage("decode"), opened(source, where) as image:
+    with stage("decode"):
+        image = opened(source, where)
         try:
             if least is not None and image.format == "JPEG":
                 height, width = both(least)
@@ -73,10 +74,8 @@ def pixels(
                     height, width = width, height
                 image.draft(MODES[channels] if channels < 4 else "RGB", (width, height))
             turned = ImageOps.exif_transpose(image) if upright else image
-            if turned.mode == MODES[channels]:
-                turned.load()
-                return turned if turned is not image else turned.copy()
-            return turned.convert(MODES[channels])
+            turned.load()  # which closes the file
+            return turned if turned.mode == MODES[channels] else turned.convert(MODES[channels])
         except (OSError, SyntaxError, ValueError) as error:
             raise bad_image(
                 where or (str(source) if isinstance(source, str | os.PathLike) else "image"), error
@@ -252,10 +251,11 @@ def normalized(array: Array, factor: Any, offset: Any, out: Array) -> Array:
     """Pixels [height, width, channels] times a factor, minus an offset for each channel, into `out` [channels, height,
     width]."""
     factor, offset = np.broadcast_to(factor, array.shape[2]), np.broadcast_to(offset, array.shape[2])
-    for channel in range(array.shape[2]):
-        np.multiply(array[:, :, channel], factor[channel], out=out[channel], casting="unsafe", dtype=out.dtype)
+    for channel, made in enumerate(out):  # one channel at a time stays in the cache
+        made[...] = array[:, :, channel]
+        made *= factor[channel]
         if offset[channel]:
-            out[channel] -= offset[channel]
+            made -= offset[channel]
     return out
 
 

@@ -63,28 +63,29 @@ class Damage(Exception):
     """Bytes that are no record, and why."""
 
 
-def decoded(data: memoryview, begin: int, end: int) -> memoryview:
-    """Return the payload of the record at `begin`, of which the next one is known to begin at `end` or behind.
+def decoded(data: memoryview, end: int) -> memoryview:
+    """Return the payload of the record that `data` begins with, of which the next one is known to begin at `end` or
+    before. Of bytes behind the record there are at least 8, or all up to `end`.
 
     A record of one part is a view of `data`. Raises Damage.
     """
     parts: list[memoryview] = []
-    at, expected = begin, (WHOLE, FIRST)
+    at, expected = 0, (WHOLE, FIRST)
     while True:
-        if at + 8 > end:
-            raise Damage(f"its part {len(parts)} would begin at byte {at}, and the record ends at {end}")
+        if at + 8 > len(data):
+            raise Damage(f"its part {len(parts)} would begin at byte {at} of the record, which ends at {len(data)}")
         magic, word = HEADER.unpack_from(data, at)
         flag, length = word >> 29, word & LONGEST
         stop = at + 8 + length
         at, start = stop + -length % 4, at + 8
         if magic != MAGIC:
-            raise Damage(f"no magic number at byte {start - 8}, but {magic:#010x}")
+            raise Damage(f"no magic number at byte {start - 8} of it, but {magic:#010x}")
         if flag not in expected:
             raise Damage(f"its part {len(parts)} has the flag {flag}")
-        if at > end:
-            raise Damage(f"a length of {length} bytes at byte {start - 4} leads to byte {at}, behind its end at {end}")
+        if at > len(data):
+            raise Damage(f"a length of {length} bytes at byte {start - 4} of it leads behind its end at {len(data)}")
         if stop != at and any(data[stop:at]):
-            raise Damage(f"the padding behind a length of {length} bytes at byte {start - 4} is not zero")
+            raise Damage(f"the padding behind a length of {length} bytes at byte {start - 4} of it is not zero")
         if flag in (FIRST, MIDDLE) and length % 4:
             raise Damage(f"its part {len(parts)}, which another one follows, has {length} bytes, no multiple of 4")
         parts.append(data[start:stop])
@@ -92,9 +93,9 @@ def decoded(data: memoryview, begin: int, end: int) -> memoryview:
             break
         expected = (MIDDLE, LAST)
     if at < end:
-        magic, word = HEADER.unpack_from(data, at) if at + 8 <= end else (0, 0)
+        magic, word = HEADER.unpack_from(data, at) if at + 8 <= len(data) else (0, 0)
         if magic != MAGIC or word >> 29 not in (WHOLE, FIRST):
-            raise Damage(f"it ends at byte {at}, where no other one begins")
+            raise Damage(f"it ends at byte {at} of it, where no other one begins")
     return parts[0] if len(parts) == 1 else memoryview(MAGIC_BYTES.join(parts))
 
 

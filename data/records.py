@@ -1,4 +1,4 @@
-"""Record files: reading by mapped memory, the index beside them, and checksums.
+"""Record files: reading of records by number, the index beside them, and checksums.
 
 Beside `photos.rec` lie `photos.idx`, whose lines are key, tab and first byte, as MXNet writes them, and `photos.sum`
 with a CRC-32 of each record, which MXNet does not have and does not miss: the format itself tells damage in a header
@@ -7,9 +7,9 @@ from none, not in a payload.
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,9 +20,10 @@ import numpy as np
 from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.files import replace_file
-from .record_format import Bytes, Damage, Spans, decoded, search, view_of
+from .record_format import HEADER, LONGEST, WHOLE, Bytes, Damage, Spans, decoded, search, view_of
 from .sources import local
 
+LONG = 1 << 20  # bytes of a record: of longer ones the length is asked first
 SUMS_MAGIC = b"mezzosum"
 SUMS_HEADER = struct.Struct("<8sQQ")  # magic, number of records, bytes of the record file
 BESIDE = (".idx", ".sum", ".classes")  # endings of what lies beside records
@@ -36,7 +37,7 @@ class BadRecord(InputError):
 
 
 class RecordFile(Sequence[memoryview]):
-    """The records of a file, by number: views of mapped memory, which stay valid as long as they are held.
+    """The records of a file, by number, as memory that is the caller's.
 
     The index is `photos.idx` (or `index`), and found by a search of the file where there is none. Checksums are
     compared where there is a `photos.sum`, unless `check=False`. A damaged record raises BadRecord when it is read;
@@ -57,21 +58,21 @@ class RecordFile(Sequence[memoryview]):
 
     def _open(self) -> None:
         try:
-            with self.path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                memory: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            file = self.path.open("rb", buffering=0)
+            size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise InputError(
                 f"the file cannot be read: {error}", where=str(self.path), hint="check the path"
             ) from error
-        self._data = view_of(memory)
+        self._fd = file.fileno()
+        self._end = weakref.finalize(self, file.close)
         self._damage: dict[int, str] = {}
         self.keys: Sequence[str] | None = None  # of the index; the numbers themselves without one
         if self._index.is_file():
             self.keys, self._begins = read_index(self._index, size)
             self._ends = _ends(self._begins, size)
         else:
-            found = search(self._data)
+            found = search(mapped(self.path))
             self._begins, self._ends, self._damage = found.begins, found.ends, found.damage
         self._sums = _sums(self.path, size) if self._check else None
         self._by_begin: Array | None = None
@@ -119,12 +120,24 @@ class RecordFile(Sequence[memoryview]):
             raise self._bad(number, self._damage[number])
         begin, end = int(self._begins[number]), int(self._ends[number])
         try:
-            payload = decoded(self._data, begin, end)
+            payload = decoded(self._read(begin, end), end - begin)
         except Damage as damage:
             raise self._bad(number, str(damage)) from None
         if self._sums is not None and zlib.crc32(payload) != self._sums[number]:
             raise self._bad(number, "its bytes do not have the checksum that they were written with")
         return payload
+
+    def _read(self, begin: int, end: int) -> memoryview:
+        """The bytes of a record, by one call of the system: mapped memory would cost a fault for every few pages, and
+        end the process where somebody cuts the file off. Of a span that is far longer than its record (an index of few
+        records) the first part alone is read."""
+        size = end - begin
+        if size > LONG:
+            head = os.pread(self._fd, HEADER.size, begin)
+            word = HEADER.unpack(head)[1] if len(head) == HEADER.size else 0
+            if word >> 29 == WHOLE:
+                size = min(size, (word & LONGEST) + 3 + 2 * HEADER.size)
+        return memoryview(os.pread(self._fd, size, begin))
 
     def _bad(self, number: int, why: str) -> BadRecord:
         error = BadRecord(
@@ -152,6 +165,11 @@ class RecordFile(Sequence[memoryview]):
             raise InputError(f"there is no key {key!r}", where=str(self._index), hint="`keys` has them")
         view: memoryview = self[self._numbers[str(key)]]
         return view
+
+
+def mapped(path: Path) -> memoryview:
+    """The bytes of a file as mapped memory, for a search."""
+    return view_of(np.memmap(path, np.uint8, "r") if path.stat().st_size else b"")
 
 
 def _ends(begins: Array, size: int) -> Array:
@@ -225,7 +243,7 @@ def rebuild_index(path: Path_) -> Spans:
     found."""
     path = Path(path)
     try:
-        data = view_of(np.memmap(path, np.uint8, "r") if path.stat().st_size else b"")
+        data = mapped(path)
     except OSError as error:
         raise InputError(f"the file cannot be read: {error}", where=str(path), hint="check the path") from error
     found = search(data)

@@ -26,6 +26,7 @@ import numpy as np
 from ..ops.errors import InputError
 from ..ops.types import Array
 from . import images
+from .arena import empty
 from .draws import generator
 from .images import Size, both
 
@@ -334,6 +335,31 @@ class RandomErasing:
 
 
 # -- of whole batches --------------------------------------------------------------------------------------------------
+
+
+class StackNormalized:
+    """A batchify rule for pixels: uint8 [height, width, channels] of one size, as ToTensor and Normalize would make
+    them, straight into the batch [batch, channels, height, width] of float32.
+
+    Samples of several fields (an image, a label) are joined by it and `Stack`: `Group(StackNormalized(), Stack())`.
+    """
+
+    def __init__(self, mean: Any = 0.0, std: Any = 1.0) -> None:
+        self._rule = ToNormalized(mean, std)
+
+    def __call__(self, samples: Sequence[Any]) -> Array:
+        pictures = [_pixels(s) for s in samples]
+        height, width, channels = pictures[0].shape
+        batch = empty((len(pictures), channels, height, width), np.float32)
+        for picture, row in zip(pictures, batch, strict=True):
+            if picture.shape != pictures[0].shape:
+                raise InputError(
+                    f"images of {list(pictures[0].shape)} and {list(picture.shape)}",
+                    where="StackNormalized",
+                    hint="crop or resize before",
+                )
+            images.normalized(picture, self._rule.factor, self._rule.offset, row)
+        return batch
 
 
 class MixUp:

@@ -133,6 +133,9 @@ def test_tensors_and_normalisation() -> None:
     assert np.allclose(T.Normalize(mean, std)(made), expected.transpose(2, 0, 1), atol=1e-5)
     assert np.allclose(T.ToNormalized(mean, std)(PIXELS), expected.transpose(2, 0, 1), atol=1e-5)
     assert np.allclose(T.ToNormalized()(Image.fromarray(PIXELS)), made, atol=1e-6)
+    batch = T.StackNormalized(mean, std)([PIXELS, PIXELS[:, ::-1], Image.fromarray(PIXELS)])
+    assert np.allclose(batch[1], expected.transpose(2, 0, 1)[:, :, ::-1], atol=1e-5)
+    assert np.array_equal(batch[0], batch[2])
     with pytest.raises(InputError, match="ToTensor"):
         T.Normalize(0, 1)(PIXELS)
     assert T.Cast("float16")(made).dtype == np.float16
