@@ -65,6 +65,12 @@ def pixels(
 
     if channels not in MODES:
         raise InputError(f"{channels} channels", where="decode", hint="1, 3 or 4")
+    if isinstance(source, str | os.PathLike):
+        where = where or str(source)
+        try:
+            source = Path(source).read_bytes()
+        except OSError as error:
+            raise bad_image(where, error) from error
     with stage("decode"):
         image = opened(source, where)
         try:
@@ -74,12 +80,10 @@ def pixels(
                     height, width = width, height
                 image.draft(MODES[channels] if channels < 4 else "RGB", (width, height))
             turned = ImageOps.exif_transpose(image) if upright else image
-            turned.load()  # which closes the file
+            turned.load()
             return turned if turned.mode == MODES[channels] else turned.convert(MODES[channels])
         except (OSError, SyntaxError, ValueError) as error:
-            raise bad_image(
-                where or (str(source) if isinstance(source, str | os.PathLike) else "image"), error
-            ) from error
+            raise bad_image(where or "image", error) from error
 
 
 def decode(
