@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ..ops.errors import InputError
 from .metrics import Metrics, StepMetrics
+from .waits import Waits
 
 
 class Trains(Protocol):
@@ -332,7 +333,8 @@ def follow(
     """Go through all epochs: the loop of every fit. `begin` starts the metrics of an epoch, `step` learns from a batch,
     `ended` tells the metrics of the epoch and `validated` those of other data.
 
-    A stop in the middle of an epoch ends it there: its metrics count, `epoch_end` is not called.
+    A stop in the middle of an epoch ends it there: its metrics count, `epoch_end` is not called. Batches that hold the
+    training back are warned of at the end, with the remedy.
     """
 
     def tell(what: str) -> None:
@@ -344,13 +346,15 @@ def follow(
             raise InputError(
                 f"{type(callback).__name__} has no {lacking[0]}", where="callbacks=", hint="inherit from Callback"
             )
+    waits, source = Waits(), None
     tell("fit_begin")
     try:
         for epoch in range(run.epochs):
             run.epoch = epoch
             begin()
             tell("epoch_begin")
-            for batch in _until(run, batches(epoch)):
+            source = batches(epoch)
+            for batch in _until(run, waits.timed(source)):
                 run.batch = batch
                 run.step += 1
                 tell("step_begin")
@@ -366,6 +370,7 @@ def follow(
                 break
     finally:
         tell("fit_end")
+    waits.warn(source)
     return run
 
 
