@@ -23,24 +23,24 @@ _derived: dict[int, WeakValueDictionary[str, Array]] = {}  # by the source's id,
 _lock = threading.Lock()
 
 
-def shared(made: Any, sources: Iterable[Any]) -> Any:
+def shared(array: Any, sources: Iterable[Any]) -> Any:
     """An array with these elements that is in use already, or this one, read-only from now on.
 
     What lies in the bytes of a source takes none of its own, and is left as it is; so are small arrays and whatever
     is no array of numbers.
     """
-    if not isinstance(made, np.ndarray) or made.nbytes < SMALL or made.dtype == object:
-        return made
-    if any(isinstance(s, np.ndarray) and np.may_share_memory(made, s) for s in sources):
-        return made
-    kind = (zlib.crc32(_sample(made)), made.dtype, made.shape, made.strides)
+    if not isinstance(array, np.ndarray) or array.nbytes < SMALL or array.dtype == object:
+        return array
+    if any(isinstance(s, np.ndarray) and np.may_share_memory(array, s) for s in sources):
+        return array
+    kind = (zlib.crc32(_sample(array)), array.dtype, array.shape, array.strides)
     with _lock:
         for number in count():  # arrays that differ elsewhere only
-            found: Array = _kept.setdefault((*kind, number), made)
-            if found is made or _alike(found, made):
+            kept: Array = _kept.setdefault((*kind, number), array)
+            if kept is array or _alike(kept, array):
                 break
-    found.flags.writeable = False
-    return found
+    kept.flags.writeable = False
+    return kept
 
 
 def _sample(array: Array) -> bytes:
@@ -66,13 +66,13 @@ def derived(source: Array, how: str, make: Callable[[], Array]) -> Array:
         if forms is None:
             forms = _derived[id(source)] = WeakValueDictionary()
             finalize(source, _derived.pop, id(source)).atexit = False
-    found = forms.get(how)
-    if found is None:
+    form = forms.get(how)
+    if form is None:
         if (file := model_file(source)) is not None:
             file.check()
-        found = forms[how] = shared(make(), (source,))
+        form = forms[how] = shared(make(), (source,))
         give_back(source)
-    return found
+    return form
 
 
 def constant(array: Array) -> Array:
