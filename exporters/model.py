@@ -13,7 +13,7 @@ from ..runtime.version import __version__
 from .lower import SCHEMATA, is_composed
 from .parts import Part, Parts
 from .proto import tensor
-from .target import Chosen, check_target, has_functions
+from .target import Chosen, check_graph, check_target, has_functions
 from .write import PartWriter, Store, function_proto
 
 
@@ -26,6 +26,7 @@ def to_model(
     store: Store = tensor,
 ) -> onnx.ModelProto:
     """See `mezzo.exporters.to_onnx`. `store` turns an initialiser into a TensorProto."""
+    check_graph(graph)
     check_target(opset, ir_version)
     parts = Parts(Part.of(graph), functions_wanted=has_functions(opset, ir_version) and not standard)
     parts.resolve(lambda n: is_composed(n) or (standard and n.domain not in SCHEMATA))

@@ -21,6 +21,7 @@ from ..runtime.files import put_in_place, sync, temporary_beside
 from ..runtime.ir.graph import Graph
 from .model import to_model
 from .proto import payload, stored_bytes, tensor
+from .target import check_graph
 
 EncodeError: type[Exception] = _EncodeError
 LARGEST_PROTOBUF = 2**31 - 2**26  # protobufs end at 2 GiB; some room is left for all that is not weights
@@ -94,6 +95,7 @@ def save(
     threshold: int,
 ) -> None:
     """See `mezzo.exporters.save_onnx`."""
+    check_graph(graph)
     if external_data not in ("auto", "always", "never"):
         raise ModelError(f"external_data={external_data!r}", where="save_onnx", hint="give auto, always or never")
     target = Path(os.path.realpath(path))

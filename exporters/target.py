@@ -9,7 +9,7 @@ import onnx
 import onnx.helper
 
 from ..ops import OPSETS, DType
-from ..ops.errors import UnsupportedModel
+from ..ops.errors import InputError, UnsupportedModel
 from ..ops.upgrade import Form
 from ..runtime.ir.graph import Graph, Node
 from .lower import FREE, LOWEST, SCHEMATA, Context, Way, ways
@@ -18,6 +18,14 @@ from .proto import IR_OF_TYPES
 
 NEWEST_IR = int(onnx.IR_VERSION)
 FUNCTIONS_IR, FUNCTIONS_OPSET = 8, 15  # local functions came with both
+
+
+def check_graph(graph: object) -> None:
+    """Raise InputError for what is no graph."""
+    if not isinstance(graph, Graph):
+        raise InputError(
+            f"{type(graph).__name__} is no graph", where="save_onnx", hint="a session has one, mz.load(path).graph"
+        )
 
 
 def check_target(opset: int | None, ir_version: int | None) -> None:

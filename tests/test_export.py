@@ -20,7 +20,7 @@ from mezzo.exporters import save_onnx, to_onnx
 from mezzo.importers import load_onnx
 from mezzo.importers.types import type_from
 from mezzo.ops import OPS, Body, DType, Op, Sample, Tensor
-from mezzo.ops.errors import ModelError, UnsupportedModel
+from mezzo.ops.errors import InputError, ModelError, UnsupportedModel
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.ir.graph import PRODUCER, SIGNATURE, Graph, GraphBuilder, Node
 from mezzo.runtime.ir.interpreter import evaluate
@@ -452,3 +452,10 @@ def test_a_body_that_returns_one_value_twice_leaves_with_a_copy() -> None:
     assert len({o.name for o in body.output}) == 2
     feeds = {"start": np.ones(2, np.float32), "x": np.ones((3, 2), np.float32)}
     close(ort_run(made, feeds), evaluate(graph, feeds))
+
+
+@pytest.mark.parametrize("other", [None, np.zeros(3, np.float32), Path("m.onnx"), onnx.ModelProto()], ids=str)
+def test_what_is_no_graph_is_refused(tmp_path: Path, other: Any) -> None:
+    with pytest.raises(InputError, match=r"is no graph[\s\S]*mz.load"):
+        save_onnx(other, tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())

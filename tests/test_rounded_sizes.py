@@ -101,6 +101,8 @@ SERVED: dict[str, Build] = {
     "with itself": lambda g, x: g.Concat(x, g.Exp(x), axis=1),
     "in halves": lambda g, x: g.Split(x, axis=2, num_outputs=2, outputs=2),
     "running sum": lambda g, x: g.CumSum(g.Cos(x), g.const(1)),
+    "largest along": lambda g, x: g.TopK(g.Cos(x), g.const([2]), axis=1, outputs=2),
+    "smallest of each": lambda g, x: g.TopK(g.Exp(x), g.const([1]), largest=0, outputs=2),
     "triangle": lambda g, x: g.Trilu(g.MatMul(x, g.Transpose(x, perm=(0, 2, 1)))),
     "whole numbers": lambda g, x: g.ReduceMax(g.Cast(g.Neg(g.Exp(x)), to=DType.INT32.onnx), g.const([1])),
     "truth": lambda g, x: g.ReduceMin(g.Cast(g.Greater(x, g.const(np.float32(-9))), to=DType.INT64.onnx), g.const([1])),
@@ -125,6 +127,18 @@ def test_results_are_those_of_the_sizes_as_they_are(name: str) -> None:
     stats = auto.stats()  # lengths 9 and 11 have one program, and each batch its own
     expected = {"last": (4, 1), "with itself": (6, 0)}  # two rows are all of two; twice 9 is planned as 20, 22 as 24
     assert (stats.rounded, stats.programs) == expected.get(name, (5, 0))
+
+
+def test_the_largest_of_what_counts_stand_before_the_padding() -> None:
+    graph = graph_of(lambda g, x: g.TopK(x, g.const([5]), axis=1, outputs=2), "batch", "length", 6)
+    exact, auto = Session(graph), Session(graph, buckets="auto")
+    for length in (5, 6, 9, 11, 17):
+        x = RNG.choice(np.array([-np.inf, -np.inf, np.nan, 1, np.inf], np.float32), (2, length, 6))
+        for ours, theirs in zip(auto.run({"x": x}).values(), exact.run({"x": x}).values(), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert auto.stats().rounded > 1
+    with pytest.raises(mz.ShapeError, match="largest 5 of 3"):
+        auto.run({"x": np.zeros((2, 3, 6), np.float32)})
 
 
 def test_a_slice_that_begins_before_the_axis() -> None:
@@ -187,6 +201,8 @@ REFUSED: dict[str, Build] = {
         hidden_size=2, outputs=2,
     )[1],
     "a sort": lambda g, x: g.TopK(x, g.const([2]), axis=2, outputs=2),
+    "smallest": lambda g, x: g.TopK(x, g.const([1]), largest=0, outputs=2),
+    "largest in any order": lambda g, x: g.TopK(x, g.const([1]), sorted=0, outputs=2),
     "rows from the end": lambda g, x: g.CumSum(x, g.const(2), reverse=1),
     "places by data": lambda g, x: g.Gather(x, g.Cast(g.ReduceMax(x), to=DType.INT64.onnx), axis=2),
     "a part in between": lambda g, x: g.Slice(x, g.const([1]), g.const([-1]), g.const([2])),

@@ -19,6 +19,7 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.compile.program import STAGED
+from mezzo.runtime.execution import least_time
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.ir.interpreter import evaluate
@@ -484,6 +485,37 @@ def test_a_run_ends_at_its_deadline_or_when_it_is_cancelled() -> None:
     stop.set()
     with pytest.raises(mz.Cancelled):
         future.result(60)
+
+
+def test_a_step_that_takes_longer_than_is_left_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = GraphBuilder()
+    y = g.Relu(g.MatMul(g.input("x", f32(4, "n")), g.input("w", f32("n", 8))))
+    session = Session(g.graph([y]), fuse=True)
+    feeds = {"x": np.ones((4, 6), np.float32), "w": np.ones((6, 8), np.float32)}
+    assert (session.run(feeds, deadline=600)[y] == 6).all()
+    monkeypatch.setattr(least_time, "PEAK", 4 * 6 * 8 / 1e6)  # in a second
+    twin = Session(session.graph)
+    with pytest.raises(mz.DeadlineError, match=r"takes at least \S+e\+0\d s, and [56]\d\d s are left") as caught:
+        twin.run(feeds, deadline=600)
+    assert "Relu" in caught.value.where  # the name of the chain
+    assert (twin.run(feeds)[y] == 6).all()  # nobody waits
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "w", "attrs", "count"),
+    [
+        ("Conv", (2, 6, 9, 9), (4, 3, 3, 3), {"group": 2}, 2 * 4 * 7 * 7 * 3 * 9),
+        ("ConvTranspose", (2, 6, 4, 4), (6, 5, 3, 3), {}, 2 * 6 * 16 * 5 * 9),
+        ("MatMul", (5, 3, 7), (7, 4), {}, 5 * 3 * 4 * 7),
+        ("Gemm", (7, 3), (7, 4), {"transA": 1}, 3 * 4 * 7),
+        ("Add", (7, 3), (7, 3), {}, 0),
+    ],
+)
+def test_multiplications_are_those_of_the_definition(op: str, x: Any, w: Any, attrs: Any, count: int) -> None:
+    g = GraphBuilder()
+    session = Session(g.graph([g.op(op, g.input("x", f32(*x)), g.input("w", f32(*w)), **attrs)]))
+    program = session.program
+    assert [m for s in program.steps if (m := least_time.multiplications(s, program.types))] == [count] * (count > 0)
 
 
 def test_futures_answer_like_calls() -> None:

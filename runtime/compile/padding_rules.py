@@ -434,6 +434,24 @@ def places(g: PaddedGraph, node: Node) -> None:
     g.emit(node, node.inputs, {node.outputs[0]: Lying(DType.INT64, axes)})
 
 
+@rule_for("TopK")
+def largest(g: PaddedGraph, node: Node) -> None:
+    """TopK: behind minus infinity, which stands behind all, what counts comes first, NaN and equal elements too."""
+    x, count = g.value(node.inputs[0]), g.ints(node.inputs[1])
+    axis, name = int(node.attrs.get("axis", -1)) % len(x.axes), node.inputs[0]
+    if count is None:
+        raise refused(node, "how many are asked for is not known")
+    if g.pads(x.axes[axis]):
+        if not x.dtype.floating or not node.attrs.get("largest", 1) or not node.attrs.get("sorted", 1):
+            raise refused(node, "padding could be among the smallest, whole or unsorted elements")
+        if len(x.axes[axis]) > 1:
+            raise refused(node, "its axis has several sizes")
+        name = g.filled(node, name, axis, -np.inf)
+    axes = _with(x.axes, axis, () if count[0] == 1 else (count[0],))
+    kept = zip(node.outputs, dtypes(g, node), strict=False)
+    g.emit(node, (name, node.inputs[1]), {o: Lying(d, axes) for o, d in kept if o})
+
+
 @rule_for("CumSum")
 def cumulative(g: PaddedGraph, node: Node) -> None:
     """CumSum, which reads from the beginning what counts first."""

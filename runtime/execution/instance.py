@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -23,6 +23,7 @@ from ..ir.infer import check_size
 from ..ir.interpreter import Meter, blaming, node_key
 from ..memory.liveness import Space, aligned
 from ..memory.pool import Pool
+from .least_time import lengthy_steps
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -298,16 +299,16 @@ class Instance:
                     working = self.order.separate(self.calls)
                 elif working is None:
                     working = self.order.working(self.calls)
-                for i, call in working:  # noqa: B007 (the handler below reads the index)
+                for i, call in working:
                     if watches:
-                        meter.check()
+                        meter.check(self.least.get(i, 0.0))
                     status = call()
                     if status.__class__ is int and status:
                         answered(call, status)
             else:
                 for i in range(len(self.calls)):
                     call = self.order.observed(i, self.calls)
-                    meter.check()
+                    meter.check(self.least.get(i, 0.0))
                     observe("before", i, program.steps[i], self)
                     status = call()
                     if status.__class__ is int and status:
@@ -328,6 +329,11 @@ class Instance:
             results.append(arrays[name] if buffer is None else buffer)
         self._let_go()
         return results
+
+    @cached_property
+    def least(self) -> dict[int, float]:
+        """See `lengthy_steps`; of runs that may end early."""
+        return lengthy_steps(self.program)
 
     def _bind_moving(self) -> None:
         """Bind the steps that touch the buffers of this run."""

@@ -431,8 +431,8 @@ class Session:
 
         `names` asks for some outputs only (nothing else is computed). `outputs` gives C-contiguous buffers to write
         into. `deadline` is how many seconds the run may take, waiting for a free instance included; setting `cancel`
-        from another thread ends it too; both are looked at between steps. `draw` begins the random numbers of this run,
-        in place of the seed and the number of the run. Results belong to the caller. Raises
+        from another thread ends it too; both are looked at between steps (docs/untrusted.md). `draw` begins the random
+        numbers of this run, in place of the seed and the number of the run. Results belong to the caller. Raises
         InputError where feeds or buffers do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
         """
         if self._process != _here:

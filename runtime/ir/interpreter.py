@@ -134,12 +134,15 @@ class Meter:
         """True if `check` can raise at all."""
         return self.until is not None or self.cancel is not None
 
-    def check(self) -> None:
-        """Raise DeadlineError or Cancelled if the run is to end."""
+    def check(self, needed: float = 0.0) -> None:
+        """Raise DeadlineError or Cancelled if the run is to end, or has no `needed` seconds left for what comes."""
         if self.cancel is not None and self.cancel.is_set():
             raise Cancelled("the run was cancelled", hint="its event was set by the caller")
-        if self.until is not None and monotonic() > self.until:
-            raise DeadlineError("the run passed its deadline", hint="give it a longer deadline, or smaller inputs")
+        if self.until is not None and (now := monotonic()) + needed > self.until:
+            text = "the run passed its deadline"
+            if now <= self.until:
+                text = f"this step takes at least {needed:.3g} s, and {self.until - now:.3g} s are left of the deadline"
+            raise DeadlineError(text, hint="give it a longer deadline, or smaller inputs")
 
     def tick(self) -> None:
         """Count one iteration of a body."""
