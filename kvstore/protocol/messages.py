@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 Role = Literal["scheduler", "server", "worker", "agent"]
 Scalar = bool | int | float | str
 NOBODY = -1  # a rank that is not known yet
-FRAME = 512 << 10  # bytes of payload in one message, at most
+FRAME = 1 << 20  # bytes of payload in one message, at most
 NEWEST = -1  # a step: the value as it is now
 
 
