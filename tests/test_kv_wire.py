@@ -59,6 +59,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "hint": texts,
     "ranks": st.lists(ranks, max_size=4).map(tuple),
     "code": st.integers(-(1 << 31), 1 << 31),
+    **dict.fromkeys(("number", "file", "source", "target"), st.integers(0, (1 << 31) - 1)),
+    **dict.fromkeys(("process", "node", "size", "length", "at", "to"), counts),
+    "kernel": texts,
 }
 KNOWN = {1: Shard("w", "float32", (100,), 0, 400), 2: Shard("half", "float64", (100,), 400, 800)}
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from mezzo.kvstore.host.memory import Segment, SharedPlaces
 from mezzo.kvstore.host.mesh import ABOVE, GONE, NOTE, Mesh, Tag
+from mezzo.kvstore.lent import Place
 from mezzo.kvstore.loop import READ, Loop
 from mezzo.ops.errors import DeadlineError
 
@@ -167,6 +168,23 @@ class Hosts:
     def attach(self, number: int, fd: int) -> Segment:
         memory = self._memory[fd]
         return Segment(number, memory, len(memory), np.frombuffer(memory, np.uint8).ctypes.data)  # type: ignore[arg-type]
+
+    # --- the module `lent`
+
+    Place = Place
+
+    def near(self, stream: Any) -> bool:
+        return True
+
+    def keep(self, fd: int, size: int) -> Place:
+        return Place(0, fd, self._world.current.machine, fd, size)
+
+    def release(self, place: Place) -> None: ...
+
+    def reach(self, place: Place) -> memoryview | None:
+        if place.kernel != self._world.current.machine:
+            return None
+        return memoryview(self._memory[place.file])[: place.size]
 
     # --- the modules `os` and `fcntl`
 
