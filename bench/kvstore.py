@@ -8,7 +8,8 @@ which are copied in and out. Rows ending in `/async` are those of `dist_async`, 
 through the public verbs.
 
 Floors are bare streams (bench/peers/bare_stream.py): `ring` sends as many bytes as gloo's ring, `stream` as many as two
-workers and one server, without a sum; `plain` is the same row without TLS.
+workers and one server, without a sum (`stream-threads`: by two threads for each connection); `plain` is the same row
+without TLS.
 
 Peers: `gloo` is all_reduce of torch.distributed, `mxnet` push and pull of MXNet 1.9.1 (dist_sync, two workers and two
 servers) with one key, `mxnet-16-keys` with the bytes spread over 16 keys; `impi` and `openmpi` are MPI_Allreduce of
@@ -70,7 +71,7 @@ def _cases() -> Iterator[Case]:
         "tcp/4KB": Bar(most=0.06),
         "tcp/64MB": Bar(ratios={"mxnet": 1.6, "mxnet-16-keys": 0.98}),
         "tcp-beside/64MB": Bar(ratios={"gloo": 1.0}),
-        "tcp-one/64MB": Bar(ratios={"stream": 0.9}),
+        "tcp-one/64MB": Bar(ratios={"stream": 0.9, "stream-threads": 0.9}),
         **{f"tls{where}/64MB": Bar(ratios={"plain": 0.4}) for where in ("", "-beside", "-one")},
     }
     for place in ("same-host", "tcp"):
@@ -83,10 +84,11 @@ def _cases() -> Iterator[Case]:
             yield Case(ordinary, size, place, "ordinary", peers, bars.get(ordinary, Bar()))
     for size in SIZES:
         yield Case(f"tcp/{size}/async", size, "tcp-async", "empty")
-        for where, peers in {"-beside": ("gloo", "ring"), "-one": ("gloo", "stream")}.items():
+        for where, peers in {"-beside": ("gloo", "ring"), "-one": ("gloo", "stream", "stream-threads")}.items():
             name = f"tcp{where}/{size}"
-            yield Case(name, size, f"tcp{where}", "empty", peers, bars.get(name, Bar()))
-            yield Case(f"{name}/ordinary", size, f"tcp{where}", "ordinary", peers)
+            taking = peers if SIZES[size][0] >= 1 << 20 else ("gloo",)  # bare streams have chunks
+            yield Case(name, size, f"tcp{where}", "empty", taking, bars.get(name, Bar()))
+            yield Case(f"{name}/ordinary", size, f"tcp{where}", "ordinary", taking)
     for where in ("", "-beside", "-one"):
         name = f"tls{where}/64MB"
         yield Case(name, "64MB", f"tls{where}", "empty", ("plain",), bars[name])
@@ -186,7 +188,7 @@ def bare(what: str) -> Team:
     command, port = [sys.executable, str(PEERS_AT / "bare_stream.py")], str(free_port())
     if what == "ring":
         return Team([started([*command, "ring", port, str(rank)], {}) for rank in range(2)], [])
-    others = [started([*command, "server", port], {})]
+    others = [started([*command, "server" if what == "stream" else "threads", port], {})]
     return Team([started([*command, "worker", port], {}) for _ in range(2)], others)
 
 
@@ -203,7 +205,7 @@ def team(name: str) -> Team:
             return job([*ours, "dist_sync"], serving, SERVERS[name[3:]], ["one", "two"], SECRET)
         case "tcp-async":
             return job([*ours, "dist_async"], serving, SERVERS[""], ["one", "two"])
-        case "ring" | "stream":
+        case "ring" | "stream" | "stream-threads":
             return bare(name)
         case "gloo":
             port = str(free_port())
@@ -272,7 +274,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", default="*", help="names or patterns, with commas between (default: all)")
     parser.add_argument(
         "--peers",
-        default="gloo,mxnet,mxnet-16-keys,impi,openmpi,ring,stream,plain",
+        default="gloo,mxnet,mxnet-16-keys,impi,openmpi,ring,stream,stream-threads,plain",
         help="with commas between (default: all)",
     )
     parser.add_argument("--rounds", type=int, default=0, help="of each contestant (default: 9)")

@@ -14,7 +14,7 @@ import hashlib
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -27,6 +27,7 @@ RAW = 64 << 10  # bytes that are received at once: what is copied from here to t
 SHAKING = 16 << 10  # bytes of a flight, while the other end is not known
 AT_MOST = 64 << 10  # bytes that it may send until TLS is established
 AT_ONCE = 64 << 10  # bytes that are encrypted before they are given to the kernel
+SENT = 1 << 20  # bytes of one call of `sendmsg`, at most
 _T = TypeVar("_T")
 HEAD = 5  # bytes before a record, of which the last two are its length
 RECORD = 16 << 10  # bytes of the longest record: what is shorter travels as one
@@ -279,20 +280,11 @@ class Secure(socket.socket):
         """Send some of these buffers; how many bytes. After BlockingIOError the next call has to give the same bytes,
         maybe with more behind them, since they are encrypted already."""
         if not self._encrypted:
-            self._encrypted = self._encrypt(buffers)
+            for part in _parts(buffers):
+                self._encrypted += self._tls.write(part)
+                self._flush()
         self._flush()
         count, self._encrypted = self._encrypted, 0
-        return count
-
-    def _encrypt(self, buffers: Iterable[Any]) -> int:
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        if sum(len(view) for view in views) <= RECORD:
-            views = [memoryview(b"".join(views))]
-        count = 0
-        for view in views:
-            part = view[: AT_ONCE - count]
-            if part:
-                count += self._tls.write(part)
         return count
 
     def _flush(self) -> None:
@@ -313,6 +305,20 @@ class Secure(socket.socket):
         reason = error.reason or str(error)
         told = next((text for word, text in _REASONS.items() if word in reason), "TLS has failed")
         return TlsError(f"{told} ({reason.replace('_', ' ').lower()})")
+
+
+def _parts(buffers: Iterable[Any]) -> Iterator[memoryview]:
+    """The bytes of these buffers, at most SENT, so many at a time as stay in the cache; together what is short."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    if sum(len(view) for view in views) <= RECORD:
+        views = [memoryview(b"".join(views))]
+    left = SENT
+    for view in views:
+        for lo in range(0, min(len(view), left), AT_ONCE):
+            yield view[lo : min(lo + AT_ONCE, left)]
+        left -= len(view)
+        if left <= 0:
+            return
 
 
 _REASONS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_both_see_the_same_bytes(segment: tuple[Place, int]) -> None:
         {"process": 1 << 40},
     ],
 )
-def test_what_is_not_the_segment_is_out_of_reach(segment: tuple[Place, int], change: dict[str, int | str]) -> None:
+def test_what_is_not_the_segment_is_out_of_reach(segment: tuple[Place, int], change: dict[str, Any]) -> None:
     assert lent.reach(segment[0]._replace(**change)) is None
 
 

@@ -1,8 +1,9 @@
 """Floors of `bench/kvstore.py` over TCP: the same bytes over the same sockets, and nothing else.
 
-`bare_stream.py server PORT` takes two connections and gives each what it has received from it, a MiB at a time, by two
-threads for each; `bare_stream.py worker PORT` sends an array and receives as much. `bare_stream.py ring PORT RANK` are
-two workers that send each other an array, as the ring of gloo does.
+`bare_stream.py server PORT` takes two connections, and receives a chunk of each and sends as much to both in turn;
+`bare_stream.py threads PORT` gives each what it has received from it by two threads for each. `bare_stream.py worker
+PORT` sends an array and receives as much. `bare_stream.py ring PORT RANK` are two workers that send each other an
+array, as the ring of gloo does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from teams import answer
 
 from mezzo.kvstore.address import connect, listen
 
-CHUNK = 1 << 20  # bytes, as long as a frame
+CHUNK = 1 << 20  # bytes of one turn, as long as a frame
 
 
 def receive(sock: socket, into: memoryview) -> bool:
@@ -58,6 +59,15 @@ def give_back(sock: socket) -> None:
 
 def serve(port: int) -> None:
     door = listen(("127.0.0.1", port))
+    both = [accepted(door) for _ in range(2)]
+    room = memoryview(bytearray(CHUNK))
+    while all(receive(sock, room) for sock in both):
+        for sock in both:
+            sock.sendall(room)
+
+
+def serve_by_threads(port: int) -> None:
+    door = listen(("127.0.0.1", port))
     threads = [threading.Thread(target=give_back, args=(accepted(door),)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -92,6 +102,8 @@ def main() -> None:
     what, port, rank = sys.argv[1], int(sys.argv[2]), int((*sys.argv, "0")[3])
     if what == "server":
         serve(port)
+    elif what == "threads":
+        serve_by_threads(port)
     elif what == "ring" and rank == 0:
         answer(exchange(accepted(listen(("127.0.0.1", port)))))
     else:

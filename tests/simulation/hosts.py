@@ -13,9 +13,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from mezzo.kvstore import lent
 from mezzo.kvstore.host.memory import Segment, SharedPlaces
 from mezzo.kvstore.host.mesh import ABOVE, GONE, NOTE, Mesh, Tag
-from mezzo.kvstore.lent import Place
 from mezzo.kvstore.loop import READ, Loop
 from mezzo.ops.errors import DeadlineError
 
@@ -171,17 +171,17 @@ class Hosts:
 
     # --- the module `lent`
 
-    Place = Place
+    Place = lent.Place
 
     def near(self, stream: Any) -> bool:
         return True
 
-    def keep(self, fd: int, size: int) -> Place:
-        return Place(0, fd, self._world.current.machine, fd, size)
+    def keep(self, fd: int, size: int) -> lent.Place:
+        return lent.Place(0, fd, self._world.current.machine, fd, size)
 
-    def release(self, place: Place) -> None: ...
+    def release(self, place: lent.Place) -> None: ...
 
-    def reach(self, place: Place) -> memoryview | None:
+    def reach(self, place: lent.Place) -> memoryview | None:
         if place.kernel != self._world.current.machine:
             return None
         return memoryview(self._memory[place.file])[: place.size]
