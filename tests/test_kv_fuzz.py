@@ -208,7 +208,7 @@ def message(rng: random.Random, rank: int, kind: str) -> tuple[m.Message, int]:
         (m.Bye(rank, small(rng), text(rng)), 0),
         (m.Welcome(rank, 2, (text(rng),), ((text(rng), (0, 1)),), sequential(rng)), 0),
         (m.Slices(key, rank, rng.choice((1, 4, wire.FRAME))), rng.choice((0, 8, 16, 7))),
-        (m.Rows(key, rank, lo, count(rng), small(rng)), length),
+        (m.Rows(key, rank, step, lo, count(rng), small(rng)), length),
         (m.Lend(small(rng), rank, *(LENT if rng.random() < 0.7 else odd_place(rng))), 0),
         (m.Offer(key, step, rank, lo, length, small(rng), lo, rng.random() < 0.5, small(rng), lo), 0),
         (m.Written(key, step, rank, lo, length), 0),

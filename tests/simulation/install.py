@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from mezzo.kvstore import agent, dist, link, loop, member, scheduler, server, uplink, wire
+from mezzo.kvstore import agent, dist, kept, link, loop, member, scheduler, server, uplink, wire
 from mezzo.kvstore.host import group, opening, relaxed, values, waiting
 from mezzo.kvstore.protocol import client
 from mezzo.kvstore.protocol.client import Client
@@ -41,6 +41,8 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
         (relaxed, "fcntl", hosts),
         *((module, "lent", hosts) for module in (server, uplink)),
         (client, "LENT", 2 * FRAME),
+        (server, "MemoryFile", hosts.file),
+        (kept, "store", hosts.store),
         (agent, "start", start_agent),
         (server, "Server", partial(WatchedServer, world)),
         (link, "Uplink", partial(WatchedUplink, world, plan)),
@@ -48,8 +50,8 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
         (link, "ALONE", ALONE),
         (values, "WHOLE", WHOLE),
         (wire, "FRAME", FRAME),
-        (Client.__init__, "__kwdefaults__", {**KEYWORDS, "frame": FRAME, "split": SPLIT, "grace": plan.grace}),
-        (Rounds.__init__, "__defaults__", (*DEFAULTS[:2], plan.grace, *DEFAULTS[3:])),
+        (Client.__init__, "__kwdefaults__", {**KEYWORDS, "frame": FRAME, "split": SPLIT}),
+        (Rounds.__init__, "__defaults__", (*DEFAULTS[:2], plan.grace * plan.comes_back, *DEFAULTS[3:])),
     ]
     before = [getattr(owner, name) for owner, name, _ in replaced]
     for owner, name, value in replaced:
