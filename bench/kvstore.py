@@ -1,9 +1,15 @@
 """One push and pull of a KVStore, waited for, with two workers: inside of a host, and over TCP.
 
 `same-host/SIZE` has two workers of one host and no server, `tcp/SIZE` two workers that are each a host of its own and
-two servers, over loopback. Values are float32; arrays come from `kv.empty` and the value is read where it lies; rows
-ending in `/ordinary` have arrays of NumPy, which are copied in and out. Rows ending in `/async` are those of
-`dist_async`, where nobody waits for anybody. All through the public verbs.
+two servers on others, over loopback; `tcp-beside` has a server beside each worker, whose part of a value lies in memory
+that both have, `tcp-one` one server elsewhere, and `tls`, `tls-beside` and `tls-one` are the same under TLS. Values are
+float32; arrays come from `kv.empty` and the value is read where it lies; rows in `/ordinary` have arrays of NumPy,
+which are copied in and out. Rows ending in `/async` are those of `dist_async`, where nobody waits for anybody. All
+through the public verbs.
+
+Floors are bare streams (bench/peers/bare_stream.py): `ring` sends as many bytes as gloo's ring, `stream` as many as two
+workers and one server, without a sum (`stream-threads`: by two threads for each connection); `plain` is the same row
+without TLS.
 
 Peers: `gloo` is all_reduce of torch.distributed, `mxnet` push and pull of MXNet 1.9.1 (dist_sync, two workers and two
 servers) with one key, `mxnet-16-keys` with the bytes spread over 16 keys; `impi` and `openmpi` are MPI_Allreduce of
@@ -64,6 +70,9 @@ def _cases() -> Iterator[Case]:
         "same-host/64MB/ordinary": Bar(ratios={"impi": 1.0}),
         "tcp/4KB": Bar(most=0.06),
         "tcp/64MB": Bar(ratios={"mxnet": 1.6, "mxnet-16-keys": 0.98}),
+        "tcp-beside/64MB": Bar(ratios={"gloo": 1.0}),
+        "tcp-one/64MB": Bar(ratios={"stream": 0.9, "stream-threads": 0.9}),
+        **{f"tls{where}/64MB": Bar(ratios={"plain": 0.4}) for where in ("", "-beside", "-one")},
     }
     for place in ("same-host", "tcp"):
         for size in SIZES:
@@ -75,6 +84,14 @@ def _cases() -> Iterator[Case]:
             yield Case(ordinary, size, place, "ordinary", peers, bars.get(ordinary, Bar()))
     for size in SIZES:
         yield Case(f"tcp/{size}/async", size, "tcp-async", "empty")
+        for where, peers in {"-beside": ("gloo", "ring"), "-one": ("gloo", "stream", "stream-threads")}.items():
+            name = f"tcp{where}/{size}"
+            taking = peers if SIZES[size][0] >= 1 << 20 else ("gloo",)  # bare streams have chunks
+            yield Case(name, size, f"tcp{where}", "empty", taking, bars.get(name, Bar()))
+            yield Case(f"{name}/ordinary", size, f"tcp{where}", "ordinary", taking)
+    for where in ("", "-beside", "-one"):
+        name = f"tls{where}/64MB"
+        yield Case(name, "64MB", f"tls{where}", "empty", ("plain",), bars[name])
 
 
 CASES = {c.name: c for c in _cases()}
@@ -128,16 +145,23 @@ def started(command: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 
 
-def job(command: Sequence[str], serving: Sequence[str], servers: int, hosts: Sequence[str]) -> Team:
-    """Workers with a scheduler and servers, by the contract of DMLC_*."""
+def job(
+    command: Sequence[str],
+    serving: Sequence[str],
+    servers: Sequence[str],
+    hosts: Sequence[str],
+    more: Mapping[str, str] | None = None,
+) -> Team:
+    """Workers with a scheduler and servers, each on a host, by the contract of DMLC_*."""
     given = {
         "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(free_port()),
         "DMLC_NUM_WORKER": str(len(hosts)),
-        "DMLC_NUM_SERVER": str(servers),
+        "DMLC_NUM_SERVER": str(len(servers)),
+        **(more or {}),
     }
-    roles = ["scheduler", *["server"] * servers]
-    others = [started(serving, {**given, "DMLC_ROLE": role}) for role in roles]
+    roles = [("scheduler", "root"), *(("server", host) for host in servers)]
+    others = [started(serving, {**given, "DMLC_ROLE": role, "MEZZO_HOST": host}) for role, host in roles]
     workers = [started(command, {**given, "DMLC_ROLE": "worker", "MEZZO_HOST": host}) for host in hosts]
     return Team(workers, others)
 
@@ -154,17 +178,35 @@ def mpi(name: str) -> tuple[list[str], dict[str, str]]:
     return [start, "-n", "2", "--oversubscribe", python, program], {"MPI4PY_MPIABI": "openmpi", **root}
 
 
+# hosts of servers, for two workers on hosts of their own
+SERVERS = {"": ("three", "four"), "-beside": ("one", "two"), "-one": ("three",)}
+SECRET = {"MEZZO_JOB_KEY": "the key of a bench", "MEZZO_TLS": "1"}
+
+
+def bare(what: str) -> Team:
+    """Two workers that exchange bytes with each other, or with one server."""
+    command, port = [sys.executable, str(PEERS_AT / "bare_stream.py")], str(free_port())
+    if what == "ring":
+        return Team([started([*command, "ring", port, str(rank)], {}) for rank in range(2)], [])
+    others = [started([*command, "server" if what == "stream" else "threads", port], {})]
+    return Team([started([*command, "worker", port], {}) for _ in range(2)], others)
+
+
 def team(name: str) -> Team:
     """The processes of one contestant. RuntimeError where they cannot be had."""
     ours = [sys.executable, str(PEERS_AT / "mezzo_kvstore.py")]
     serving = [sys.executable, "-m", "mezzo.kvstore.role"]
     match name:
         case "same-host":
-            return job([*ours, "dist_sync"], serving, 0, ["one", "one"])
-        case "tcp":
-            return job([*ours, "dist_sync"], serving, 2, ["one", "two"])
+            return job([*ours, "dist_sync"], serving, [], ["one", "one"])
+        case "tcp" | "tcp-beside" | "tcp-one":
+            return job([*ours, "dist_sync"], serving, SERVERS[name[3:]], ["one", "two"])
+        case "tls" | "tls-beside" | "tls-one":
+            return job([*ours, "dist_sync"], serving, SERVERS[name[3:]], ["one", "two"], SECRET)
         case "tcp-async":
-            return job([*ours, "dist_async"], serving, 2, ["one", "two"])
+            return job([*ours, "dist_async"], serving, SERVERS[""], ["one", "two"])
+        case "ring" | "stream" | "stream-threads":
+            return bare(name)
         case "gloo":
             port = str(free_port())
             command = [sys.executable, str(PEERS_AT / "gloo_kvstore.py")]
@@ -172,7 +214,7 @@ def team(name: str) -> Team:
         case "impi" | "openmpi":
             return Team([started(*mpi(name))], [])
     command = [mxnet_python(), str(PEERS_AT / "mxnet_kvstore.py")]
-    return job(command, command, 2, ["one", "two"])
+    return job(command, command, ["three", "four"], ["one", "two"])
 
 
 @contextmanager
@@ -194,7 +236,8 @@ def contestants(case: Case, peers: Sequence[str]) -> dict[str, tuple[str, str]]:
     taking = {OURS: (case.team, case.how)}
     for peer in case.peers:
         if peer in peers:
-            taking[peer] = ("mxnet", "16") if peer == "mxnet-16-keys" else (peer, "1")
+            elsewhere = {"mxnet-16-keys": ("mxnet", "16"), "plain": (case.team.replace("tls", "tcp"), case.how)}
+            taking[peer] = elsewhere.get(peer, (peer, "1"))
     return taking
 
 
@@ -230,7 +273,9 @@ def judged(case: Case, found: Mapping[str, Sequence[Milliseconds]]) -> str:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", default="*", help="names or patterns, with commas between (default: all)")
     parser.add_argument(
-        "--peers", default="gloo,mxnet,mxnet-16-keys,impi,openmpi", help="with commas between (default: all)"
+        "--peers",
+        default="gloo,mxnet,mxnet-16-keys,impi,openmpi,ring,stream,stream-threads,plain",
+        help="with commas between (default: all)",
     )
     parser.add_argument("--rounds", type=int, default=0, help="of each contestant (default: 9)")
 

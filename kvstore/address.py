@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 from ..ops.errors import DeadlineError, InputError
 from .environment import local
 
 Address = tuple[str, int] | str  # host and port, or the path of a unix socket
 
-BUFFER = 512 << 10  # bytes, of which the kernel takes twice as many
+BUFFER = 1 << 20  # bytes, of which the kernel takes twice as many
 
 
 def describe(sock: socket.socket) -> str:
@@ -80,12 +81,15 @@ def connect(address: Address, deadline: float, who: str) -> socket.socket:
 
 
 def _socket(address: Address) -> socket.socket:
-    """A socket for an address. Over loopback both ends share the caches of one machine: buffers that grow to megabytes,
-    as the kernel's do by themselves, send every frame through main memory."""
+    """A socket for an address. Over loopback both ends share the caches of one machine: buffers that grow to many
+    megabytes, as the kernel's do by themselves, send every frame through main memory; and there is no link whose speed
+    would have to be found out, as algorithms against congestion do by holding bytes back (BBR above all)."""
     sock = socket.socket(_family(address))
     if not isinstance(address, str) and local(address[0]):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        with suppress(OSError):  # the kernel has it, but a sandbox may not
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     return sock
 
 

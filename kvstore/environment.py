@@ -10,7 +10,7 @@ so that its launchers start ours; those with MEZZO_ are our own and may be absen
 | DMLC_PS_ROOT_PORT | its port | required |
 | DMLC_NUM_WORKER | how many workers the job has | required |
 | DMLC_NUM_SERVER | how many servers; 0: the workers of one host serve each other | required |
-| MEZZO_HOST | workers with one name share memory | name of the machine |
+| MEZZO_HOST | workers with one name share memory, and so do servers with it | name of the machine |
 | MEZZO_RANK | the rank that a worker or server asks for | in order of arrival |
 | MEZZO_BIND | address at which this process listens | 127.0.0.1 |
 | MEZZO_KV_DEADLINE | seconds after which a wait is an error | 120 |

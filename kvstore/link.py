@@ -33,7 +33,7 @@ class Link:
         self.loop, self._member, self._members, self.rank = loop, member, members, rank
         levels = Levels.parse(member.welcome.consistency)
         self._agent, self._newest = levels.sums, not levels.between.sums and not levels.sums
-        lane = 0 if role == "agent" else me + 1
+        lane, self._speaks = 0 if role == "agent" else me + 1, role == "agent"
         self.uplink = Uplink(loop, environment, member.welcome.servers, rank, lane, role)
 
     @property
@@ -49,8 +49,19 @@ class Link:
         self.uplink.declare(value.name, value.stored, ended)
 
     def lift(self, value: HostValue, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
-        source = None if given is None else value.data if given is value.stored else bytes_of(given)
-        self.uplink.start(value.name, source, value.data if pull else None, ended, priority)
+        stored = (_value(value.number), 0)
+        if given is None or given is value.stored:
+            source, lies = None if given is None else value.data, stored
+        else:
+            source, lies = bytes_of(given), ((0, value.lifted), 0)
+        self.uplink.start(value.name, source, value.data if pull else None, ended, priority, lies, stored)
+
+    def lend(self, member: int, number: int, fd: int, size: int) -> None:
+        if self._speaks:
+            self.uplink.lend(_value(number) if member < 0 else (member, number), fd, size)
+
+    def forget(self, member: int, number: int) -> None:
+        self.uplink.forget((member, number))
 
     def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
         self.uplink.fetch(self.uplink.parts(value.name), rows, out, ended)
@@ -69,3 +80,8 @@ class Link:
 
     def close(self, error: MezzoError | None = None) -> None:
         self.uplink.close(error)
+
+
+def _value(number: int) -> tuple[int, int]:
+    """The segment of a value, beside those of members."""
+    return (-1, number)

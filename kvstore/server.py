@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..ops.errors import MezzoError, PeerError, WireError
-from . import tls, wire
+from . import lent, tls, wire
 from .address import describe, listen, written
 from .environment import BEHIND_HOSTS, TICK, Environment
 from .gate import Gate, Told
@@ -27,11 +27,13 @@ from .loop import Loop
 from .member import JobEnded, Member
 from .protocol import messages as m
 from .protocol import serving as s
-from .protocol.keys import Keys
+from .protocol.keys import Keys, element
 from .protocol.rounds import Rounds
 from .shards import Budget, Shards
 from .stream import Frame, Stream
 from .updater import UpdateRule, nested
+
+MOST_SEGMENTS = 1 << 14  # that one agent may lend
 
 
 class Peer:
@@ -43,6 +45,9 @@ class Peer:
         self.said_bye = False
         self.receiving: s.ServerReceive | None = None  # what the machine said about the push that is arriving
         self.loading = bytearray()  # states, or rows, that are arriving
+        self.beside = False  # it is the agent of this server's host
+        self.segments: dict[int, memoryview] = {}  # that it has lent
+        self.targets: dict[int, memoryview] = {}  # where it wants the value of a key that it pushes
 
 
 class Server:
@@ -59,6 +64,7 @@ class Server:
         self._payload: memoryview | None = None  # of that push, where it is here
         self._due: deque[Stream] = deque()
         self._early: set[Stream] = set()
+        self._host = environment.host
         identity = tls.listening(environment, environment.check_address(environment.bind))
         listening = listen((environment.bind, 0))
         address = written(listening.getsockname()[:2])
@@ -190,6 +196,8 @@ class Server:
         if push.rank != peer.rank:
             self._check_speaker(peer, push.rank)
         wire.check(header, self._keys)
+        if peer.targets:
+            peer.targets.pop(push.key, None)
         self._announcing, self._payload = peer, payload
         self._handle(s.Pushed(push.rank, push.key, push.step, header.length, push.pull, peer.lane))
         self._payload = None
@@ -201,6 +209,7 @@ class Server:
         self._check_speaker(peer, push.rank)
         wire.check(frame.header, self._keys)
         hi = push.offset + frame.header.length
+        peer.targets.pop(push.key, None)
         self._announcing = peer
         self._handle(s.Opened(push.rank, push.key, push.step, push.offset, hi, push.pull, peer.lane))
         if peer.receiving is None:  # the job has failed
@@ -218,6 +227,42 @@ class Server:
         assert r is not None
         self._given(r)
         self._handle(s.Arrived(r.rank, r.key, r.step, r.hi))
+
+    def _offered(self, peer: Peer, frame: Frame, offer: m.Offer) -> None:
+        """Bytes of a push lie in lent memory."""
+        self._check_speaker(peer, offer.rank)
+        shard = self._keys.get(offer.key)
+        lo, hi = offer.offset, offer.offset + offer.length
+        if shard is None or not lo < hi <= shard.nbytes:
+            raise WireError(f"bytes {lo} to {hi} of key number {offer.key}", where="Offer")
+        size = element(shard.dtype).itemsize
+        if lo % size or hi % size:
+            raise WireError(f"bytes {lo} to {hi} cut an element of {size} bytes", where="Offer")
+        source = _within(peer, offer.source, offer.at, shard.nbytes, size)
+        target = _within(peer, offer.target, offer.to, shard.nbytes, size) if offer.pull else None
+        self._announcing = peer
+        self._handle(s.Opened(offer.rank, offer.key, offer.step, lo, hi, offer.pull, peer.lane))
+        r = peer.receiving
+        if r is None:  # the job has failed
+            return
+        if target is not None and r.into != "nothing":
+            peer.targets[offer.key] = target
+        self._shards.lend(r.key, r.rank, r.lo, r.hi, r.into, r.keep, source)
+        self._complete(peer)
+
+    def _lent(self, peer: Peer, message: m.Lend) -> None:
+        """Map a segment that the agent of this host lends, or forget it."""
+        self._check_speaker(peer, message.rank)
+        if not message.size:
+            peer.segments.pop(message.number, None)
+            return
+        place = lent.Place(message.process, message.file, message.kernel, message.node, message.size)
+        able = peer.beside and lent.near(peer.stream) and len(peer.segments) < MOST_SEGMENTS
+        memory = lent.reach(place) if able else None
+        if memory is not None:
+            peer.segments[message.number] = memory
+        answer = m.Lend(message.number, peer.rank, size=0 if memory is None else message.size)
+        self._tell(peer, answer)
 
     def _wait_for_others(self, stream: Stream) -> None:
         """Leave an early payload in the kernel's buffers for now."""
@@ -244,7 +289,12 @@ class Server:
                 self._joined(peer, message)
             case m.Init():
                 self._declared(peer, message)
+            case m.Offer():
+                self._offered(peer, frame, message)
+            case m.Lend():
+                self._lent(peer, message)
             case m.Pull(key, step, rank):
+                peer.targets.pop(key, None)
                 self._check_speaker(peer, rank)
                 wire.check(frame.header, self._keys)
                 self._handle(s.Asked(rank, key, step, peer.lane))
@@ -284,6 +334,7 @@ class Server:
         if before is not None and before.number > peer.number:
             raise WireError("a newer connection has taken its place", where=name)
         peer.rank, peer.lane, peer.name = *place, name
+        peer.beside = hello.role == "agent" and hello.host == self._host
         self._speakers[place] = peer
         if hello.deadline > 0:  # of kv.create, which this process cannot know
             self._told_deadlines.append(hello.deadline)
@@ -473,6 +524,11 @@ class Server:
         peer = self._speakers.get((i.rank, i.lane))
         if peer is None:
             return
+        target = peer.targets.get(i.key)
+        if target is not None and i.hi > i.lo:
+            target[i.lo : i.hi] = self._shards.view(i.key, i.step, i.lo, i.hi)
+            self._tell(peer, m.Written(i.key, i.step, i.rank, i.lo, i.hi - i.lo))
+            return
         for lo in range(i.lo, max(i.hi, i.lo + 1), wire.FRAME):
             part = self._shards.view(i.key, i.step, lo, min(i.hi, lo + wire.FRAME))
             peer.stream.send(wire.encode(m.Value(i.key, i.step, i.rank, lo), len(part)), part)
@@ -485,6 +541,14 @@ class Server:
         """Everybody hears at once why nothing comes any more."""
         for peer in list(self._peers.values()):
             self._tell(peer, m.Failed((), error.message[:4000], "server"))
+
+
+def _within(peer: Peer, number: int, at: int, nbytes: int, itemsize: int) -> memoryview:
+    """The bytes of a shard in a segment that a peer has lent. Raises WireError."""
+    memory = peer.segments.get(number)
+    if memory is None or at + nbytes > len(memory) or at % itemsize:
+        raise WireError(f"bytes {at} to {at + nbytes} of segment {number} are not lent", where=peer.name)
+    return memory[at : at + nbytes]
 
 
 def serve(environment: Environment) -> None:

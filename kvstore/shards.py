@@ -62,6 +62,8 @@ class Blocks:
         return np.empty(FRAME, np.uint8)[:count]
 
     def give(self, block: Bytes) -> None:
+        if not block.flags.writeable:  # lent, and not ours
+            return
         whole = block if block.base is None else block.base
         if whole.size == FRAME and len(self._spare) < SPARE:
             self._spare.append(whole)
@@ -92,6 +94,9 @@ class Held:
     applied: int = 0  # bytes of the sum that are applied already, as those of the next step
     adopting: bool = False  # they stay in the sum, which becomes the value when all are
     staged: dict[int, deque[tuple[int, Bytes]]] = field(default_factory=dict[int, deque[tuple[int, Bytes]]])
+    base: Array | None = None  # the first rank's push, where it is lent: bytes [low, high) of it are not in the sum yet
+    low: int = 0
+    high: int = 0
     states: dict[str, Array] = field(default_factory=dict[str, Array])
     updates: int = 0  # whole steps that the optimizer has made
     rows: dict[int, int] = field(default_factory=dict[int, int])  # by rank: gradients of rows that were stepped
@@ -166,6 +171,35 @@ class Shards:
         parts.append((lo, block))
         return block.data
 
+    def lend(self, key: int, rank: int, lo: int, hi: int, into: Into, keep: int, lent: memoryview) -> None:
+        """Take the bytes [lo, hi) of a push, of which those below `keep` are here, from the lent memory of the shard.
+        They are read where they lie when they are added."""
+        held = self._held[key]
+        if into == "sum":
+            if held.base is None or held.low >= held.high:
+                held.base, held.low = np.frombuffer(lent, held.dtype), max(lo, keep)
+            held.high = hi
+        elif into == "staging":
+            parts = held.staged.setdefault(rank, deque())
+            while parts and parts[-1][0] >= lo:
+                self._blocks.give(parts.pop()[1])
+            block = np.frombuffer(lent[lo:hi], np.uint8)
+            block.flags.writeable = False
+            parts.append((lo, block))
+        elif into == "value":
+            held.value.data[lo:hi] = lent[lo:hi]
+
+    def _settle(self, held: Held, hi: int) -> None:
+        """Bring the first rank's lent bytes up to `hi` into the sum."""
+        if held.base is not None and held.low < min(hi, held.high):
+            lo, hi = held.low, min(hi, held.high)
+            np.copyto(held.elements(held.sum, lo, hi), self._based(held, lo, hi))
+            held.low = hi
+
+    def _based(self, held: Held, lo: int, hi: int) -> Array:
+        assert held.base is not None
+        return held.base[lo // held.dtype.itemsize : hi // held.dtype.itemsize]
+
     def _taken(self, held: Held, rank: int, lo: int, hi: int) -> Iterator[tuple[int, Bytes]]:
         """The staged bytes [lo, hi) of a rank, piece by piece with their offsets; free when the next is asked for."""
         parts = held.staged[rank]
@@ -185,9 +219,15 @@ class Shards:
         held = self._held[key]
         for at, piece in self._taken(held, rank, lo, hi):
             total, given = held.elements(held.sum, at, at + piece.size), piece.view(held.dtype)
+            stop = at + piece.size
             if first:
+                held.base = None
                 np.copyto(total, given)
+            elif held.base is not None and held.low == at and stop <= held.high:
+                np.add(self._based(held, at, stop), given, out=total)
+                held.low = stop
             else:
+                self._settle(held, stop)
                 np.add(total, given, out=total)
 
     def apply(self, key: int, step: int, lo: int, hi: int, how: str, rank: int | None) -> None:
@@ -204,6 +244,9 @@ class Shards:
                 self._change(held, lo, held.elements(held.sum, lo, hi), how)
             self._applied(held, step, how, rank)
             return
+        self._settle(held, hi)
+        if held.applied + hi - lo >= held.nbytes:
+            held.base = None
         if how != "assign":
             self._change(held, lo, held.elements(held.sum, lo, hi), how)
         held.applied += hi - lo

@@ -14,7 +14,7 @@ import hashlib
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -23,11 +23,13 @@ from ..ops.errors import InputError, MissingPackage
 from . import secret
 from .environment import Environment, local
 
-RAW = 512 << 10  # bytes that are received at once
+RAW = 64 << 10  # bytes that are received at once: what is copied from here to there stays in the cache
 SHAKING = 16 << 10  # bytes of a flight, while the other end is not known
 AT_MOST = 64 << 10  # bytes that it may send until TLS is established
-AT_ONCE = 512 << 10  # bytes that are encrypted before they are given to the kernel
+AT_ONCE = 64 << 10  # bytes that are encrypted before they are given to the kernel
+SENT = 1 << 20  # bytes of one call of `sendmsg`, at most
 _T = TypeVar("_T")
+HEAD = 5  # bytes before a record, of which the last two are its length
 RECORD = 16 << 10  # bytes of the longest record: what is shorter travels as one
 
 
@@ -180,6 +182,9 @@ class Secure(socket.socket):
         self._raw = memoryview(bytearray(SHAKING))
         self._left = AT_MOST
         self._unsent = memoryview(b"")  # encrypted, and not yet taken by the kernel
+        self._head = b""  # the first bytes of a record, less than a header
+        self._rest = 0  # bytes of a record that has begun, still to be received
+        self._whole = 0  # records that were received whole and not read, at least
         self._encrypted = 0  # bytes that `sendmsg` was given, and has not said to be sent
         self.drained = True
 
@@ -216,19 +221,25 @@ class Secure(socket.socket):
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
         """Receive as much as is there; 0 where the other end has closed."""
         view = memoryview(buffer)
-        got = 0
+        got, blocked = 0, False
         self.drained = False
         while got < len(view):
-            try:
-                got += cast(int, self._tls.read(len(view) - got, view[got:]))  # into the view: how many bytes
-            except ssl.SSLWantReadError:
+            if not self._whole and not blocked:  # a read in vain is an exception, which costs as much as a record
                 try:
                     self._fill()
                 except BlockingIOError:
+                    blocked = True
+            try:
+                got += cast(int, self._tls.read(len(view) - got, view[got:]))  # into the view: how many bytes
+                if self._whole and not self._tls.pending():
+                    self._whole -= 1
+            except ssl.SSLWantReadError:
+                self._whole = 0
+                if blocked:
                     self.drained = True
                     if got:
                         return got
-                    raise
+                    raise BlockingIOError from None
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 break
             except ssl.SSLError as error:
@@ -240,9 +251,25 @@ class Secure(socket.socket):
         count = super().recv_into(self._raw)
         if count:
             self._incoming.write(self._raw[:count])
+            self._count(self._raw[:count])
         else:
             self._incoming.write_eof()
         return count
+
+    def _count(self, raw: memoryview) -> None:
+        """Count the records that end in these bytes."""
+        at, size = self._rest, len(raw)
+        self._whole += 0 < at <= size
+        while at < size:
+            head = self._head + bytes(raw[at : at + HEAD - len(self._head)])
+            if len(head) < HEAD:
+                self._head = head
+                self._rest = 0
+                return
+            at += HEAD - len(self._head) + (head[3] << 8 | head[4])
+            self._head = b""
+            self._whole += at <= size
+        self._rest = at - size
 
     # --- sending
 
@@ -253,20 +280,11 @@ class Secure(socket.socket):
         """Send some of these buffers; how many bytes. After BlockingIOError the next call has to give the same bytes,
         maybe with more behind them, since they are encrypted already."""
         if not self._encrypted:
-            self._encrypted = self._encrypt(buffers)
+            for part in _parts(buffers):
+                self._encrypted += self._tls.write(part)
+                self._flush()
         self._flush()
         count, self._encrypted = self._encrypted, 0
-        return count
-
-    def _encrypt(self, buffers: Iterable[Any]) -> int:
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        if sum(len(view) for view in views) <= RECORD:
-            views = [memoryview(b"".join(views))]
-        count = 0
-        for view in views:
-            part = view[: AT_ONCE - count]
-            if part:
-                count += self._tls.write(part)
         return count
 
     def _flush(self) -> None:
@@ -287,6 +305,20 @@ class Secure(socket.socket):
         reason = error.reason or str(error)
         told = next((text for word, text in _REASONS.items() if word in reason), "TLS has failed")
         return TlsError(f"{told} ({reason.replace('_', ' ').lower()})")
+
+
+def _parts(buffers: Iterable[Any]) -> Iterator[memoryview]:
+    """The bytes of these buffers, at most SENT, so many at a time as stay in the cache; together what is short."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    if sum(len(view) for view in views) <= RECORD:
+        views = [memoryview(b"".join(views))]
+    left = SENT
+    for view in views:
+        for lo in range(0, min(len(view), left), AT_ONCE):
+            yield view[lo : min(lo + AT_ONCE, left)]
+        left -= len(view)
+        if left <= 0:
+            return
 
 
 _REASONS = {

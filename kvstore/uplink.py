@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..ops.errors import DeadlineError, MezzoError
 from ..ops.types import Array, DType
-from . import wire
+from . import lent, wire
 from .address import parse_address
 from .environment import BEHIND_SERVERS, TICK, Environment
 from .gate import enter
@@ -32,6 +32,7 @@ PATIENCE, LISTENS, PAUSE = 1.0, 0.1, 0.1
 Done = Callable[[MezzoError | None], None]
 Asked = Callable[[m.Message, bytes], bool]
 Parts = Mapping[int, tuple[int, Shard]]  # of a key, by server: its number there, and what lies there
+Lies = tuple[Hashable, int]  # a segment by whatever its owner calls it, and the byte where an array begins there
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Operation:
     source: memoryview  # the bytes that are pushed
     target: memoryview  # where the value goes
     done: Done
+    lies: Lies | None = None  # the source, in a segment
+    goes: Lies | None = None  # the target
 
 
 class Uplink:
@@ -75,6 +78,11 @@ class Uplink:
         self._requests: dict[int, Callable[[c.Answered], None]] = {}
         self._questions: list[deque[Question]] = [deque() for _ in servers]  # that were not answered
         self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
+        self._segments: dict[Hashable, int] = {}  # that are lent, by their numbers on the wire
+        self._lends = 0  # segments so far
+        self._kept: dict[int, tuple[lent.Place, set[int]]] = {}  # open until these servers have answered
+        self._mapped: list[set[int]] = [set() for _ in servers]  # segments that a server has
+        self._offered: dict[tuple[int, str], tuple[int, int, int, int] | None] = {}  # how a push goes to a server
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
         self.failed: Callable[[MezzoError], None] = _ignore
@@ -144,13 +152,77 @@ class Uplink:
         self._handle(c.Declare(name, str(DType.of(value.dtype)), value.shape, step))
 
     def start(
-        self, name: str, source: memoryview | None, target: memoryview | None, done: Done, priority: int = 0
+        self,
+        name: str,
+        source: memoryview | None,
+        target: memoryview | None,
+        done: Done,
+        priority: int = 0,
+        lies: Lies | None = None,
+        goes: Lies | None = None,
     ) -> None:
-        """Push the bytes of `source`, receive the value into `target`, or both; they may be one. `done` comes last."""
+        """Push the bytes of `source`, receive the value into `target`, or both; they may be one. `done` comes last.
+        `lies` and `goes` say where these are in segments that are lent."""
         self._operations[name].append(
-            Operation(_NOTHING if source is None else source, _NOTHING if target is None else target, done)
+            Operation(_NOTHING if source is None else source, _NOTHING if target is None else target, done, lies, goes)
         )
         self._handle(c.Start(name, source is not None, target is not None, priority))
+
+    # --- lent memory
+
+    def lend(self, segment: Hashable, fd: int, size: int) -> None:
+        """Lend a segment of shared memory to the servers of this machine; those of another host decline."""
+        near = {number for number, stream in self._streams.items() if lent.near(stream)}
+        if not near or self.failure is not None:
+            return
+        self._lends += 1
+        number = self._segments[segment] = self._lends
+        place = lent.keep(fd, size)
+        self._kept[number] = place, near
+        for server in sorted(near):
+            self._streams[server].send(wire.encode(m.Lend(number, self._rank, *place)))
+
+    def forget(self, segment: Hashable) -> None:
+        """A segment is no longer in use."""
+        number = self._segments.pop(segment, None)
+        for server, mapped in enumerate(self._mapped):
+            if number in mapped:
+                mapped.remove(number)
+                self._streams[server].send(wire.encode(m.Lend(number, self._rank)))
+
+    def _settle(self, number: int, server: int) -> None:
+        """A server has answered about a segment, or will not."""
+        if number in self._kept:
+            place, waiting = self._kept[number]
+            waiting.discard(server)
+            if not waiting:
+                del self._kept[number]
+                lent.release(place)
+
+    def _reached(self, server: int, message: m.Lend) -> None:
+        self._settle(message.number, server)
+        if message.size and message.number in self._segments.values():
+            self._mapped[server].add(message.number)
+            self._handle(c.Near(server))
+        elif message.size:  # forgotten meanwhile
+            self._streams[server].send(wire.encode(m.Lend(message.number, self._rank)))
+
+    def _unlent(self, server: int) -> None:
+        """A connection has ended, and with it what was lent over it."""
+        self._mapped[server].clear()
+        for number in list(self._kept):
+            self._settle(number, server)
+
+    def _way(self, server: int, push: m.Push, name: str, lo: int) -> tuple[int, int, int, int] | None:
+        """How a push that begins goes to a server: source, at, target and to of an Offer, or over the wire."""
+        operation, mapped, begin = self._operations[name][0], self._mapped[server], lo - push.offset
+        if not mapped or operation.lies is None or (push.pull and operation.goes is None):
+            return None
+        source, at = self._segments.get(operation.lies[0], 0), operation.lies[1] + begin
+        target, to = 0, 0
+        if push.pull and operation.goes is not None:
+            target, to = self._segments.get(operation.goes[0], 0), operation.goes[1] + begin
+        return (source, at, target, to) if source in mapped and (target in mapped or not push.pull) else None
 
     def parts(self, name: str) -> Parts:
         """Return the parts of a key that was declared here."""
@@ -233,9 +305,16 @@ class Uplink:
                 self._payload = None
             return
         match message:
+            case m.Written(key, step, rank, offset, length):
+                self._payload = _THERE
+                self._handle(c.Came(number, m.Value(key, step, rank, offset), length))
+                self._payload = None
+            case m.Lend():
+                self._reached(number, message)
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
+                self._mapped[number].clear()  # what was lent over a connection ends with it
                 self._handle(c.Connected(number, incarnation))
                 self._greeted.add(number)
                 for question in self._questions[number]:
@@ -250,6 +329,7 @@ class Uplink:
     def lost(self, stream: Stream, reason: str) -> None:
         number = self._numbers.pop(stream)
         del self._streams[number]
+        self._unlent(number)
         self._greeted.discard(number)
         self._receiving.discard(number)
         if not self._closing and number not in self._ended:
@@ -290,16 +370,12 @@ class Uplink:
 
     def _do(self, i: c.Instruction) -> None:
         if isinstance(i, c.Transmit):
-            server, message, name, lo, hi = i
-            self.sent += hi - lo
-            part = self._operations[name][0].source[lo:hi]
-            stream = self._streams[server]
-            stream.send(wire.encode(message, hi - lo), part, sent=self._left[server])
+            self._transmit(*i)
         elif isinstance(i, c.Receive):
             payload, self._payload = self._payload, None
             if payload is None:
                 self._into = i
-            else:
+            elif payload is not _THERE:
                 self._operations[i.name][0].target[i.lo : i.hi] = payload
         elif isinstance(i, c.Finish):
             self._operations[i.name].popleft().done(i.error)
@@ -309,6 +385,22 @@ class Uplink:
             self._requests[i.number](i)
         else:
             self._fail(i.error)
+
+    def _transmit(self, server: int, push: m.Push, name: str, lo: int, hi: int) -> None:
+        if not push.offset:
+            self._offered[server, name] = self._way(server, push, name, lo)
+        way, stream, left = self._offered[server, name], self._streams[server], self._left[server]
+        if way is not None and hi > lo:
+            source, at, target, to = way
+            key, step, rank, offset, pull = push
+            stream.send(wire.encode(m.Offer(key, step, rank, offset, hi - lo, source, at, pull, target, to)), sent=left)
+            return
+        self.sent += hi - lo
+        bytes_ = self._operations[name][0].source
+        for low in range(lo, max(hi, lo + 1), wire.FRAME):
+            high = min(hi, low + wire.FRAME)
+            head = wire.encode(push._replace(offset=push.offset + low - lo), high - low)
+            stream.send(head, bytes_[low:high], sent=left if high == hi else None)
 
     def _fail(self, error: MezzoError) -> None:
         if self.failure is not None:
@@ -325,6 +417,7 @@ def _ignore(error: MezzoError) -> None:
 
 
 _NOTHING = memoryview(b"")
+_THERE = memoryview(b"there")  # a payload that has been written to its target already
 
 
 def bytes_of(array: Array) -> memoryview:

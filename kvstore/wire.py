@@ -108,6 +108,12 @@ def _scalar(value: Any) -> m.Scalar:
     return value  # type: ignore[no-any-return]
 
 
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("a truth value")
+    return value
+
+
 def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < 1 << 40:
         raise ValueError("a number of seconds")
@@ -144,6 +150,7 @@ def _tuple(*checks: Check) -> Check:
 _STEP = ("key", "step", "rank")
 _FRAME = (*_STEP, "offset")
 _rank, _count, _role = _int(-1, 1 << 30), _int(0, (1 << 63) - 1), _one_of("scheduler", "server", "worker", "agent")
+_number = _int(0, (1 << 31) - 1)
 _ranks, _shape, _reason = _list(_rank), _list(_count), _text(4096)
 
 # The order gives the numbers on the wire, from 1: new messages come last.
@@ -194,6 +201,31 @@ KINDS: dict[int, Kind] = dict(
             Kind(m.Bye, ("rank",), {"code": _int(-(1 << 31), 1 << 31), "reason": _reason}),
             Kind(m.Slices, ("key", "rank"), {"width": _int(1, FRAME)}, payload=True),
             Kind(m.Rows, _FRAME, {"total": _count, "first": _count}, payload=True),
+            Kind(
+                m.Lend,
+                ("rank",),
+                {
+                    "number": _number,
+                    "process": _count,
+                    "file": _number,
+                    "kernel": _text(),
+                    "node": _count,
+                    "size": _count,
+                },
+            ),
+            Kind(
+                m.Offer,
+                _FRAME,
+                {
+                    "length": _count,
+                    "source": _number,
+                    "at": _count,
+                    "pull": _truth,
+                    "target": _number,
+                    "to": _count,
+                },
+            ),
+            Kind(m.Written, _FRAME, {"length": _count}),
         ),
         1,
     )

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
-from mezzo.kvstore import scheduler, server, wire
+from mezzo.kvstore import lent, scheduler, server, wire
 from mezzo.kvstore.environment import Environment
 from mezzo.kvstore.loop import Loop
 from mezzo.kvstore.protocol import handshake as h
@@ -165,8 +165,16 @@ def scalars(rng: random.Random) -> dict[str, Any]:
     return {name: rng.choice(values) for name in rng.sample(names, rng.randrange(4))}
 
 
+LENT = lent.keep(os.memfd_create("mezzo"), 8000)
+os.truncate(LENT.file, 8000)
+
+
+def odd_place(rng: random.Random) -> lent.Place:
+    return lent.Place(rng.choice((os.getpid(), count(rng))), small(rng), LENT.kernel, count(rng), count(rng))
+
+
 FITTING = {
-    "server": (m.Init, m.Push, m.Push, m.Pull, m.SetOptimizer, m.States, m.Slices, m.Rows),
+    "server": (m.Init, m.Push, m.Push, m.Pull, m.SetOptimizer, m.States, m.Slices, m.Rows, m.Lend, m.Offer),
     "scheduler": (m.Hello, m.Barrier, m.Heartbeat, m.ServerStats),
 }
 
@@ -201,6 +209,9 @@ def message(rng: random.Random, rank: int, kind: str) -> tuple[m.Message, int]:
         (m.Welcome(rank, 2, (text(rng),), ((text(rng), (0, 1)),), sequential(rng)), 0),
         (m.Slices(key, rank, rng.choice((1, 4, wire.FRAME))), rng.choice((0, 8, 16, 7))),
         (m.Rows(key, rank, step, lo, count(rng), small(rng)), length),
+        (m.Lend(small(rng), rank, *(LENT if rng.random() < 0.7 else odd_place(rng))), 0),
+        (m.Offer(key, step, rank, lo, length, small(rng), lo, rng.random() < 0.5, small(rng), lo), 0),
+        (m.Written(key, step, rank, lo, length), 0),
     ]
     wanted = rng.choice(FITTING[kind]) if rng.random() < 0.85 else None
     return rng.choice([each for each in made if wanted is None or isinstance(each[0], wanted)])
@@ -247,7 +258,8 @@ def converse(target: Target, number: int, kind: str) -> int:
         todo = bytearray()
         if rng.random() < 0.9:
             role: m.Role = "agent" if kind == "server" else rng.choice(("worker", "server", "agent"))
-            todo += wire.encode(m.Hello(role, "ab"[rank], rank, 0, 0, "", "sequential/sequential", 5.0))
+            host = rng.choice(("h", "ab"[rank]))  # that of the server, or another
+            todo += wire.encode(m.Hello(role, host, rank, 0, 0, "", "sequential/sequential", 5.0))
             if kind == "server" and rng.random() < 0.9:
                 size = rng.choice((4, 1000, 200_000))
                 todo += wire.encode(m.Init("a", "float32", (size,), 0, 4 * size, rank))

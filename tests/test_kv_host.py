@@ -328,6 +328,10 @@ class Lifting:
     def fetch(self, value: HostValue, rows: object, out: object, ended: Ended) -> None:
         raise AssertionError("a sequential store has all rows at hand")
 
+    def lend(self, member: int, number: int, fd: int, size: int) -> None: ...
+
+    def forget(self, member: int, number: int) -> None: ...
+
     def counts(self) -> tuple[int, int]:
         return 0, 0
 

@@ -59,6 +59,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "hint": texts,
     "ranks": st.lists(ranks, max_size=4).map(tuple),
     "code": st.integers(-(1 << 31), 1 << 31),
+    **dict.fromkeys(("number", "file", "source", "target"), st.integers(0, (1 << 31) - 1)),
+    **dict.fromkeys(("process", "node", "size", "length", "at", "to"), counts),
+    "kernel": texts,
 }
 KNOWN = {1: Shard("w", "float32", (100,), 0, 400), 2: Shard("half", "float64", (100,), 400, 800)}
 
@@ -167,7 +170,7 @@ SAID = {
     "unknown flags": header(m.Value, flags=1, length=400),
     "bytes of metadata": header(m.Push, metadata=1),
     "70000 bytes of metadata": header(m.Bye, key=0, step=0, metadata=70000),
-    "524289 bytes of payload": header(m.Push, length=wire.FRAME + 1),
+    "1048577 bytes of payload": header(m.Push, length=wire.FRAME + 1),
     "4 bytes of payload": header(m.Bye, key=0, step=0, metadata=20, length=4),
     "rank -2": header(m.Push, rank=-2),
     "key 1 where none belongs": header(m.Bye, step=0, metadata=20),

@@ -82,14 +82,15 @@ class Group(Waiting):
         return segment.array(0, shape, dtype)
 
     def _share(self, nbytes: int) -> Segment:
-        """New memory that all members have."""
+        """New memory that all have who read operands: the members, or the agent of a single one."""
+        readers = self._others() if self.members > 1 else self.mesh.members
         for number in self.places.dropped():
-            self.mesh.tell(self._others(), DROP, 0, 0, number)
+            self.mesh.tell(readers, DROP, 0, 0, number)
         fd = memory.create(nbytes)
         try:
             self._segments += 1
             segment = memory.attach(self._segments, fd)
-            self.mesh.note(self._others(), {"is": "segment", "number": segment.number}, fd)
+            self.mesh.note(readers, {"is": "segment", "number": segment.number}, fd)
         finally:
             os.close(fd)
         return segment
@@ -275,6 +276,7 @@ class Group(Waiting):
                 value.in_place[step & 1].add(self.me)
                 place = (place[0] | IN_PLACE, place[1])
         value.operands[step & 1][self.me] = flat
+        value.lifted = place[0] if value.single and not operation.private and not place[1] else 0
         value.clocks[self.me] = step
         value.busy, value.priority = True, operation.priority
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
@@ -330,7 +332,9 @@ class Group(Waiting):
                 value.busy = False
             elif kind is Lift:
                 assert self._above is not None
-                self._above.lift(value, value.stored, True, value.priority, partial(self._lifted, value, True))
+                lifted = self._view(value, 0, value.lifted, 0) if value.lifted else value.stored
+                assert not isinstance(lifted, PrivateOperand)
+                self._above.lift(value, lifted, True, value.priority, partial(self._lifted, value, True))
             elif kind is HostFail:
                 self._fail(value, instruction.members)  # type: ignore[union-attr]
 
@@ -358,12 +362,13 @@ class Group(Waiting):
         if isinstance(event, Ready):
             self.mesh.tell(instruction.to, READY, event.key, event.step, *place)
             return
-        more = 0
+        more = number = 0
         if isinstance(event, Hopeless):
             more = event.gone
         elif isinstance(event, HostDone) and self._above is not None:
-            more = max(-URGENT, min(URGENT, self._values[event.key].priority)) + URGENT
-        self.mesh.tell(instruction.to, KINDS[event.__class__], event.key, event.step, 0, more)
+            value = self._values[event.key]
+            more, number = max(-URGENT, min(URGENT, value.priority)) + URGENT, value.lifted
+        self.mesh.tell(instruction.to, KINDS[event.__class__], event.key, event.step, number, more)
 
     def _fail(self, value: HostValue, members: Sequence[int]) -> None:
         """No further round of this key will be complete."""
@@ -419,7 +424,7 @@ class Group(Waiting):
             event = Ready(member, key, step)
         elif kind == DONE:
             if self._above is not None:
-                value.priority = more - URGENT
+                value.priority, value.lifted = more - URGENT, number
             event = HostDone(member, key, step)
         elif kind == FINAL:
             event = Final(member, key, step)
@@ -470,6 +475,8 @@ class Group(Waiting):
         else:
             try:
                 segment = memory.attach(said["number"], tag.fd)
+                if self._above is not None:
+                    self._above.lend(member if what == "segment" else -1, segment.number, tag.fd, segment.size)
             finally:
                 os.close(tag.fd)
             if what == "segment":
@@ -480,6 +487,8 @@ class Group(Waiting):
     def _forget(self, member: int, number: int) -> None:
         """Drop the views of a segment of another member that is no longer in use."""
         self._foreign.pop((member, number), None)
+        if self._above is not None:
+            self._above.forget(member, number)
         for value in self._values.values():
             for known in [k for k in value.views if k[:2] == (member, number)]:
                 del value.views[known]

@@ -42,6 +42,14 @@ class UpperTier(Protocol):
         """Receive some rows of the value as it is now. `rows` are int64, `out` is bytes, a row for each of them."""
         ...
 
+    def lend(self, member: int, number: int, fd: int, size: int) -> None:
+        """A segment of a member is here, or (-1) that of a value by its number: `fd` may be duplicated now."""
+        ...
+
+    def forget(self, member: int, number: int) -> None:
+        """A segment of a member is no longer in use."""
+        ...
+
     def counts(self) -> tuple[int, int]:
         """Bytes of values that were sent and received."""
         ...

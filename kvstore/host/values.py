@@ -58,6 +58,8 @@ class HostValue:
         self.flat = self.stored.reshape(-1)
         self.data: memoryview = self.flat.view(np.uint8).data
         self.lone = members == 1 and lifter == me == 0  # nobody to sum with, and its operands go up by themselves
+        self.single = members == 1 and lifter == members  # its only operand is its sum
+        self.lifted = 0  # the segment from whose beginning the agent takes such a sum; 0: from the value's
         self.priority = 0  # of the round under way
         self.shown = self.stored.view()
         self.shown.flags.writeable = False
@@ -103,7 +105,9 @@ class HostValue:
 
     def reduce(self, rule: UpdateRule | None) -> int:
         """Sum this member's part of the operands in the order of members, and store it or step by it; the bytes that
-        were read and written."""
+        were read and written. What is summed already stays where it is."""
+        if self.lifted:
+            return 0
         operands, out, lo = self.operands[self.step & 1], self.flat[self.part], self.part.start
         private = any(isinstance(o, PrivateOperand) for o in operands)
         targets = [operands[m][self.part] for m in sorted(self.in_place[self.step & 1])]

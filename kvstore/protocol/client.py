@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, WireError
 from .keys import SPLIT, Shard, place
-from .messages import FRAME, Done, Failed, Init, Message, Pull, Push, Refused, Value
+from .messages import FRAME, LENT, Done, Failed, Init, Message, Pull, Push, Refused, Value
 
 # ---------------------------------------------------------------------------------------------------- what happened
 
@@ -98,13 +98,19 @@ class Received(NamedTuple):
     server: int
 
 
+class Near(NamedTuple):
+    """This server has memory of ours mapped: what is pushed to it from there does not travel, in longer frames."""
+
+    server: int
+
+
 class Ticked(NamedTuple):
     """Time has passed; seconds of a clock that only this event tells."""
 
     now: float
 
 
-Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Came | Received | Ticked
+Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Came | Received | Near | Ticked
 
 # ------------------------------------------------------------------------------------------------------- what to do
 
@@ -217,6 +223,7 @@ class _Server:
     """One server: the answers it owes, in order, and the messages to send to it."""
 
     number: int
+    frame: int  # bytes
     connected: bool = False
     incarnation: int | None = None
     lost: str = ""
@@ -262,8 +269,8 @@ class Client:
     ) -> None:
         self._rank = rank
         self._first = rank == 0 if first is None else first
-        self._deadline, self._grace, self._split, self._frame = deadline, grace, split, frame
-        self._servers = [_Server(number) for number in range(servers)]
+        self._deadline, self._grace, self._split = deadline, grace, split
+        self._servers = [_Server(number, frame) for number in range(servers)]
         self._keys: dict[str, _Key] = {}
         self._requests: dict[int, _Request] = {}
         self._order = 0
@@ -278,6 +285,7 @@ class Client:
             Heard: self._on_heard,
             Came: self._on_came,
             Received: self._on_received,
+            Near: self._on_near,
             Ticked: self._on_ticked,
         }
 
@@ -368,7 +376,7 @@ class Client:
         part = server.ready[0][2]
         base = part.shard.lo
         lo = max(part.sent, 0)
-        hi = min(lo + self._frame, part.nbytes)
+        hi = min(lo + server.frame, part.nbytes)
         if hi == part.nbytes:
             heappop(server.ready)
         server.sending = (part, hi)
@@ -442,6 +450,11 @@ class Client:
         server = self._servers[e.server]
         part, server.receiving = server.receiving, None
         return self._received(part) if part else ()
+
+    def _on_near(self, e: Near) -> Iterable[Instruction]:
+        server = self._servers[e.server]
+        server.frame = max(server.frame, LENT)
+        return ()
 
     def _received(self, part: _Part) -> Iterable[Instruction]:
         self._keys[part.name].stirred = True

@@ -22,7 +22,8 @@ from typing import Literal, NamedTuple
 Role = Literal["scheduler", "server", "worker", "agent"]
 Scalar = bool | int | float | str
 NOBODY = -1  # a rank that is not known yet
-FRAME = 512 << 10  # bytes of payload in one message, at most
+FRAME = 1 << 20  # bytes of payload in one message, at most
+LENT = 16 * FRAME  # bytes that one message offers in shared memory, at most
 NEWEST = -1  # a step: the value as it is now
 
 
@@ -166,6 +167,51 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Lend:
+    """A segment of shared memory for a server beside the agent that has it (`lent.py` says what it is told by), to be
+    mapped under this number; without a size, to be forgotten. Answered with the size, or 0 where it is out of reach."""
+
+    number: int
+    rank: int
+    process: int = 0
+    file: int = 0
+    kernel: str = ""
+    node: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A push of the bytes [offset, offset + length) of a shard, which lie in lent memory.
+
+    The shard begins there at byte `at` of segment `source`. Where the value is wanted (`pull`), it is to be written to
+    segment `target`, where the shard begins at byte `to`.
+    """
+
+    key: int
+    step: int
+    rank: int
+    offset: int
+    length: int
+    source: int
+    at: int
+    pull: bool = True
+    target: int = 0
+    to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The bytes [offset, offset + length) of the value of a shard are in the lent memory of who offered its push."""
+
+    key: int
+    step: int
+    rank: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """A barrier; answered when every worker has sent one with this name."""
 
@@ -226,6 +272,9 @@ Message = (
     | States
     | Slices
     | Rows
+    | Lend
+    | Offer
+    | Written
     | Barrier
     | ServerStats
     | Refused

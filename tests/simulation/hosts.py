@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from mezzo.kvstore import lent
 from mezzo.kvstore.host.memory import Segment, SharedPlaces
 from mezzo.kvstore.host.mesh import ABOVE, GONE, NOTE, Mesh, Tag
 from mezzo.kvstore.loop import READ, Loop
@@ -179,6 +180,23 @@ class Hosts:
     def attach(self, number: int, fd: int) -> Segment:
         memory = self._memory[fd]
         return Segment(number, memory, len(memory), np.frombuffer(memory, np.uint8).ctypes.data)  # type: ignore[arg-type]
+
+    # --- the module `lent`
+
+    Place = lent.Place
+
+    def near(self, stream: Any) -> bool:
+        return True
+
+    def keep(self, fd: int, size: int) -> lent.Place:
+        return lent.Place(0, fd, self._world.current.machine, fd, size)
+
+    def release(self, place: lent.Place) -> None: ...
+
+    def reach(self, place: lent.Place) -> memoryview | None:
+        if place.kernel != self._world.current.machine:
+            return None
+        return memoryview(self._memory[place.file])[: place.size]
 
     # --- memory of servers that outlives them
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mezzo.kvstore import agent, dist, kept, link, loop, member, scheduler, server, uplink, wire
 from mezzo.kvstore.host import group, opening, relaxed, values, waiting
+from mezzo.kvstore.protocol import client
 from mezzo.kvstore.protocol.client import Client
 from mezzo.kvstore.protocol.rounds import Rounds
 
@@ -38,6 +39,8 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
         *((module, "memory", hosts) for module in (group, relaxed)),
         *((module, "os", hosts) for module in (group, relaxed)),
         (relaxed, "fcntl", hosts),
+        *((module, "lent", hosts) for module in (server, uplink)),
+        (client, "LENT", 2 * FRAME),
         (server, "MemoryFile", hosts.file),
         (kept, "store", hosts.store),
         (agent, "start", start_agent),

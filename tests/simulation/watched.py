@@ -16,7 +16,7 @@ from mezzo.kvstore.protocol import client as c
 from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.protocol import serving as s
 from mezzo.kvstore.server import Server
-from mezzo.kvstore.uplink import Done, Operation, Uplink
+from mezzo.kvstore.uplink import Done, Lies, Operation, Uplink
 from mezzo.ops.errors import MezzoError
 from mezzo.ops.types import Array, DType
 
@@ -79,7 +79,14 @@ class WatchedUplink(Uplink):
         super().declare(name, value, declared, step)
 
     def start(
-        self, name: str, source: memoryview | None, target: memoryview | None, done: Done, priority: int = 0
+        self,
+        name: str,
+        source: memoryview | None,
+        target: memoryview | None,
+        done: Done,
+        priority: int = 0,
+        lies: Lies | None = None,
+        goes: Lies | None = None,
     ) -> None:
         def ended(error: MezzoError | None) -> None:
             self._calls[name].popleft()
@@ -87,7 +94,7 @@ class WatchedUplink(Uplink):
             done(error)
 
         self._calls[name].append((source is not None, target is not None, priority))
-        super().start(name, source, target, ended, priority)
+        super().start(name, source, target, ended, priority, lies, goes)
 
     def lost(self, stream: Any, reason: str) -> None:
         number = self._numbers[stream]
