@@ -57,9 +57,7 @@ def register_importer(
     return importer
 
 
-def load_graph(
-    source: Any, *, budget: Budget | None = None, folder: Path | None = None, mapped: bool = False
-) -> Graph:
+def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None = None, mapped: bool = False) -> Graph:
     """Read a model file of any format: a path, the bytes of a file, or an `onnx.ModelProto`. `folder` has the external
     data of ONNX models that are no files; those of a file are in its own. `mapped` lets the weights of an ONNX file
     stay in it (see runtime/memory/model_file.py).
