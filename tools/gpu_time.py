@@ -65,7 +65,9 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 KINDS = {
     "cublaslt.matmul": "product", "cudnn.conv": "convolution", "cudnn.conv_transpose": "convolution",
-    "cudnn.attention": "attention", "gpu.gemm": "our product", "gpu.conv": "our product", "gpu.einsum": "our product",
+    "cudnn.attention": "attention", "cudnn.matmul": "product", "cudnn.conv_grad_input": "convolution",
+    "cudnn.conv_grad_weights": "convolution", "gpu.total_norm": "rows",
+    "gpu.gemm": "our product", "gpu.conv": "our product", "gpu.einsum": "our product",
     "gpu.recurrence": "recurrence", "gpu.linear_attention": "our product", "gpu.fourier": "our product",
     "gpu.pointwise": "element", "gpu.random": "element", "gpu.made": "element", "gpu.quantise": "element",
     "gpu.reduce": "rows", "gpu.softmax": "rows", "gpu.normalisation": "rows", "gpu.batch_normalisation": "element",
@@ -256,6 +258,10 @@ def _of_graph(draft: GraphDraft, card: Card) -> tuple[float, float, float]:
             keys = sizes[1][2]
             share = filled(queries, TILE, depth, b * heads, card)
             return 4.0 * b * heads * queries * keys * depth, rate, share
+        if node.op == "matmul":
+            (*batch, rows, inner), columns = sizes[0], node.sizes[-1]
+            count = math.prod(batch)
+            return 2.0 * count * rows * inner * columns, rate, filled(rows, columns, inner, count, card)
         if node.op.startswith("conv_"):
             result, weight = {
                 "conv_fprop": (node.sizes, sizes[1]), "conv_dgrad": (sizes[0], sizes[1]),
