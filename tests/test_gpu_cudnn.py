@@ -180,6 +180,25 @@ def test_products(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> Non
     assert isinstance(BY_NAME["cudnn.matmul"].select(strict), Declined)
 
 
+@pytest.mark.parametrize("case", [followed(("Relu", (-1,))), followed(("Clip", (-1, 3)), inputs=[number(0.1)])])
+def test_what_writes_states_loses_no_nan(case: Case, cudnn: CudnnStandin) -> None:
+    """A NaN of a training that a rectifier made a number of would never be seen: the operator is left to others."""
+    asked = on(question(case, arrays(case, np.float32)))
+    assert isinstance(serving(asked).select(asked), Choice)
+    assert isinstance(serving(asked).select(replace(asked, target=replace(asked.target, nan="kept"))), Declined)
+    g = GraphBuilder()
+    graph = g.graph(
+        [g.Relu(g.Add(g.MatMul(g.input("x", f32(4, 8)), g.const(np.ones((8, 8), "f4"))), g.const(number(1))))]
+    )
+    assert len(mz.Session(graph, device="gpu:0@sm_90").program.steps) == 1
+    g = GraphBuilder()
+    count = g.state("count", np.zeros((), np.float32))
+    g.update("count", g.Add(count, g.const(number(1))))
+    product = g.MatMul(g.input("x", f32(4, 8)), g.const(np.ones((8, 8), "f4")))
+    program = mz.Session(g.graph([g.Relu(g.Add(product, g.const(number(1))))]), device="gpu:0@sm_90").program
+    assert [s.choice.kernel for s in program.steps if s.node.op != "Add"][-1] == "gpu.pointwise"
+
+
 HEADS = [f32(2, 4, 5, 8), f32(2, 2, 7, 8), f32(2, 2, 7, 16)]
 ATTENTION = [
     *(c for c in samples("Attention") if not any(x is None or not isinstance(x, Tensor) for x in c.inputs)),

@@ -13,6 +13,7 @@ import numpy as np
 from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
+from .cli_pack import pack
 from .fills import given_arrays
 from .modules import imported
 from .report import Report, Table, parse_size, show
@@ -60,6 +61,7 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(convert)
+cli.add_command(pack)
 cli.add_command(coverage)
 
 
@@ -321,7 +323,7 @@ def launch(
     members(command, workers, servers, hosts)  # numbers that make no job are told before anything starts
 
     def job(scale: Scale) -> tuple[Member, ...]:
-        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt)
+        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt, restarts > 0)
 
     sys.exit(run(job, grace=grace, restarts=restarts, workers=workers))
 
@@ -431,7 +433,7 @@ def train(
     modules: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Fine-tune MODEL on DATA: an .npz, a .csv, or a folder with a folder of images for each class.
+    """Fine-tune MODEL on DATA: an .npz, a .csv, a .rec, or a folder with a folder of images for each class.
 
     Exit code 130: stopped by Ctrl-C.
     """

@@ -140,7 +140,7 @@ class Session:
             on.target, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=on.check_precision(precision, onednn), exchange=exchange is not None,
             numpy_random=random == "numpy",
-            nan="kept" if _overwrites(model) and not on.sm else "watched" if readable() else "exact",
+            nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._process: int | None = None  # the one that runs this session
