@@ -12,7 +12,7 @@ the last of them. What lies in the second-level cache is counted as if it came f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..ops import DType, Tensor, Type
@@ -303,13 +303,12 @@ def _inner(types: Mapping[str, Type], step: ProgramStep) -> float:
     return 0.0
 
 
-def times_table(program: Program, card: Card) -> tuple[dict[str, object], Table]:
-    """Facts and a table for `mezzo explain --time`: a model, not a measurement."""
-    from .explain import operators  # which shows both
-
+def times_table(program: Program, card: Card, named: Callable[[ProgramStep], str]) -> tuple[dict[str, object], Table]:
+    """Facts and a table for `mezzo explain --time`: a model, not a measurement. `named` names the operators of a
+    step."""
     times = step_times(program, card)
     rows = [
-        (t.index, operators(t.step), t.step.choice.kernel, t.kind, t.launches, round(t.nbytes / 1e6, 3),
+        (t.index, named(t.step), t.step.choice.kernel, t.kind, t.launches, round(t.nbytes / 1e6, 3),
          round(t.flops / 1e9, 3), round(t.seconds * 1e6, 2), t.bound)
         for t in times if t.launches or t.kind == "host"
     ]  # fmt: skip
