@@ -51,6 +51,7 @@ def run_step(
     call = kernel.prepare(KernelArgs(chosen, choice, held, [out], scratch))
     allocated = standin.count("alloc")
     call()
+    standin.host_waits()
     assert standin.count("alloc") == allocated, "a prepared call allocates"
     assert all(np.array_equal(b, h.host) for b, h in zip(before, given, strict=True)), "inputs are written"
     return choice, _back(out.host, y)

@@ -56,7 +56,7 @@ def explain(
 
         if not program.target.sm:
             raise InputError("expected times are those of GPUs", hint="add --device gpu:0@sm_90")
-        about, table = times_table(program, card_for(program, card))
+        about, table = times_table(program, card_for(program, card), operators)
         facts |= about
         tables.append(table)
     if "graph" in parts:

@@ -43,7 +43,7 @@ Answers = dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuSample:
     """One sample of an operator: a graph, its feeds, the precision that it is computed with."""
 
     name: str
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Trial:
+class GpuTrial:
     """One sample on the device: its session, its feeds, and what the first run answered."""
 
     name: str
@@ -91,7 +91,7 @@ def self_test(device: str = "gpu:0", seconds: float = 50.0, only: Collection[str
     began, findings = monotonic(), Findings()
     target = device_named(device).target
     assert isinstance(target, GpuTarget)
-    trials: list[Trial] = []
+    trials: list[GpuTrial] = []
     host = 0
     with catch_warnings():
         simplefilter("ignore", HostSteps)
@@ -104,7 +104,7 @@ def self_test(device: str = "gpu:0", seconds: float = 50.0, only: Collection[str
             if monotonic() - began > seconds * 0.7:
                 findings.rows.append((family, "not run", "no time was left"))
                 continue
-            made: list[Trial] = []
+            made: list[GpuTrial] = []
             findings.check(family, lambda g=graphs, m=made: _family(device, g, m))  # type: ignore[misc]
             trials += made
         findings.check("two threads at once", lambda: _together(trials, began + seconds * 0.85))
@@ -125,9 +125,9 @@ def self_test(device: str = "gpu:0", seconds: float = 50.0, only: Collection[str
     return Report("mezzo doctor --gpu", facts, tables), 3 if findings.count("failed") else 0
 
 
-def by_family(device: str, sm: int) -> dict[str, list[Asked]]:
+def by_family(device: str, sm: int) -> dict[str, list[GpuSample]]:
     """Samples of operators as graphs, a few for each kernel that serves them; under "host" those without one."""
-    found: dict[str, list[Asked]] = {}
+    found: dict[str, list[GpuSample]] = {}
     for asked in _samples():
         try:
             program = asked.session(f"{device}@sm_{sm}").program
@@ -141,7 +141,7 @@ def by_family(device: str, sm: int) -> dict[str, list[Asked]]:
     return found
 
 
-def _compiled(families: Mapping[str, list[Asked]], target: GpuTarget) -> str:
+def _compiled(families: Mapping[str, list[GpuSample]], target: GpuTarget) -> str:
     """All kernels of the samples, which are compiled faster together."""
     sources: dict[str, Source] = {}
     for graphs in families.values():
@@ -154,15 +154,15 @@ def _compiled(families: Mapping[str, list[Asked]], target: GpuTarget) -> str:
     return f"{len(sources)} kernels"
 
 
-def _attention() -> Asked:
+def _attention() -> GpuSample:
     """Attention of the size that libraries have kernels for: 2 heads of 64 numbers, 16 places."""
     g, rng = GraphBuilder("attention"), np.random.default_rng(0)
     feeds = {name: rng.standard_normal((1, 2, 16, 64)).astype(np.float16) for name in ("q", "k", "v")}
     y = g.Attention(*(g.input(n, Tensor(DType.FLOAT16, x.shape)) for n, x in feeds.items()))
-    return Asked("Attention", g.graph([y]), feeds)
+    return GpuSample("Attention", g.graph([y]), feeds)
 
 
-def _samples() -> Iterator[Asked]:
+def _samples() -> Iterator[GpuSample]:
     yield _attention()
     for record in OPS.values():
         for sample in record.samples[:2]:
@@ -172,17 +172,17 @@ def _samples() -> Iterator[Asked]:
             if not feeds:  # something has to be unknown
                 graph, feeds = sample_graph(record, sample)
             if feeds and not any(draws(n) for _, n in graph.walk()):
-                yield Asked(record.name, graph, feeds)
+                yield GpuSample(record.name, graph, feeds)
                 if record.name in NARROW:
-                    yield Asked(record.name, graph, feeds, "fp16")
+                    yield GpuSample(record.name, graph, feeds, "fp16")
 
 
-def _family(device: str, graphs: list[Asked], trials: list[Trial]) -> str:
+def _family(device: str, graphs: list[GpuSample], trials: list[GpuTrial]) -> str:
     worst, kept = 0.0, 0
     for asked in graphs:
         name, feeds = f"{asked.name} in {asked.precision}", asked.feeds
         want = Session(asked.graph).run(dict(feeds))
-        trial = Trial(name, asked.session(device, instances=2), feeds)
+        trial = GpuTrial(name, asked.session(device, instances=2), feeds)
         trial.first = {n: np.array(y) for n, y in trial.session.run(dict(feeds)).items()}
         at_least = 2e-2 if asked.precision == "fp16" else 0.0
         worst = max([worst, *(_apart(f"{name}: {n}", trial.first[n], y, at_least) for n, y in want.items())])
@@ -198,7 +198,7 @@ def _family(device: str, graphs: list[Asked], trials: list[Trial]) -> str:
     return f"{kept} samples, {worst:.0e} from the CPU, {AGAIN} runs alike"
 
 
-def _same(trial: Trial, when: str) -> None:
+def _same(trial: GpuTrial, when: str) -> None:
     """Another run gives the same bits."""
     for name, y in trial.session.run(dict(trial.feeds)).items():
         if np.asarray(y).tobytes() != trial.first[name].tobytes():
@@ -226,7 +226,7 @@ def _apart(what: str, got: Array, want: Array, at_least: float) -> float:
     return float(gap / most) if most else 0.0
 
 
-def _together(trials: list[Trial], until: float) -> str:
+def _together(trials: list[GpuTrial], until: float) -> str:
     """Every session from two threads at once, each in an instance and on a stream of its own."""
     count = 0
     with ThreadPoolExecutor(2) as threads:
@@ -239,7 +239,7 @@ def _together(trials: list[Trial], until: float) -> str:
     return f"{count} sessions, 3 runs of each thread"
 
 
-def _memory(device: str, trials: list[Trial]) -> str:
+def _memory(device: str, trials: list[GpuTrial]) -> str:
     """What is written to the device can be read back; runs take no memory."""
     from .. import nd
 

@@ -12,7 +12,7 @@ the last of them. What lies in the second-level cache is counted as if it came f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..ops import DType, Tensor, Type
@@ -65,7 +65,9 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 KINDS = {
     "cublaslt.matmul": "product", "cudnn.conv": "convolution", "cudnn.conv_transpose": "convolution",
-    "cudnn.attention": "attention", "gpu.gemm": "our product", "gpu.conv": "our product", "gpu.einsum": "our product",
+    "cudnn.attention": "attention", "cudnn.matmul": "product", "cudnn.conv_grad_input": "convolution",
+    "cudnn.conv_grad_weights": "convolution", "gpu.total_norm": "rows",
+    "gpu.gemm": "our product", "gpu.conv": "our product", "gpu.einsum": "our product",
     "gpu.recurrence": "recurrence", "gpu.linear_attention": "our product", "gpu.fourier": "our product",
     "gpu.pointwise": "element", "gpu.random": "element", "gpu.made": "element", "gpu.quantise": "element",
     "gpu.reduce": "rows", "gpu.softmax": "rows", "gpu.normalisation": "rows", "gpu.batch_normalisation": "element",
@@ -256,6 +258,10 @@ def _of_graph(draft: GraphDraft, card: Card) -> tuple[float, float, float]:
             keys = sizes[1][2]
             share = filled(queries, TILE, depth, b * heads, card)
             return 4.0 * b * heads * queries * keys * depth, rate, share
+        if node.op == "matmul":
+            (*batch, rows, inner), columns = sizes[0], node.sizes[-1]
+            count = math.prod(batch)
+            return 2.0 * count * rows * inner * columns, rate, filled(rows, columns, inner, count, card)
         if node.op.startswith("conv_"):
             result, weight = {
                 "conv_fprop": (node.sizes, sizes[1]), "conv_dgrad": (sizes[0], sizes[1]),
@@ -297,13 +303,12 @@ def _inner(types: Mapping[str, Type], step: ProgramStep) -> float:
     return 0.0
 
 
-def times_table(program: Program, card: Card) -> tuple[dict[str, object], Table]:
-    """Facts and a table for `mezzo explain --time`: a model, not a measurement."""
-    from .explain import operators  # which shows both
-
+def times_table(program: Program, card: Card, named: Callable[[ProgramStep], str]) -> tuple[dict[str, object], Table]:
+    """Facts and a table for `mezzo explain --time`: a model, not a measurement. `named` names the operators of a
+    step."""
     times = step_times(program, card)
     rows = [
-        (t.index, operators(t.step), t.step.choice.kernel, t.kind, t.launches, round(t.nbytes / 1e6, 3),
+        (t.index, named(t.step), t.step.choice.kernel, t.kind, t.launches, round(t.nbytes / 1e6, 3),
          round(t.flops / 1e9, 3), round(t.seconds * 1e6, 2), t.bound)
         for t in times if t.launches or t.kind == "host"
     ]  # fmt: skip

@@ -54,8 +54,8 @@ KERNELS = (
     ),
     _rows(
         "an element behind the row is read",
-        'test = "" if even else f"if (j < {self.size}) "',
-        'test = "" if even else f"if (j <= {self.size}) "',
+        'test = "" if self._even else f"if (j < {self.size}) "',
+        'test = "" if self._even else f"if (j <= {self.size}) "',
     ),
     _rows(
         "strides of the inner axes are taken for one",
@@ -261,8 +261,8 @@ KERNELS = (
         "gpu.scatter",
         "numbers of updates begin as nothing",
         "indexing.py",
-        'fill = "last[i] = -1;"',
-        'fill = "if (i) last[i] = -1;"',
+        '(rows,), "last[i] = -1;")]',
+        '(rows,), "if (i) last[i] = -1;")]',
     ),
     # sorting, sums upto
     of_family(

@@ -90,7 +90,10 @@ class Machine:
         self.place, self.epoch = np.zeros(self.count, np.int32), np.zeros(self.count, np.int32)
         self.index = np.arange(self.count)
         number = np.repeat(numbers, self.across)
-        self._special = {"%laneid": (thread % 32).astype(np.uint32), "%warpid": (thread // 32).astype(np.uint32)}
+        self._special: dict[str, Any] = {
+            "%laneid": (thread % 32).astype(np.uint32),
+            "%warpid": (thread // 32).astype(np.uint32),
+        }
         for axis, name in enumerate("xyz"):
             before = [int(np.prod(s[:axis], dtype=np.int64)) for s in (shape.block, shape.grid)]
             self._special |= {
@@ -144,7 +147,8 @@ class Machine:
         """A register as elements of a type; of a narrower one, its lowest bits."""
         held, dtype = self.registers[name], KINDS[kind]
         if held.dtype == bool or held.dtype.itemsize == dtype.itemsize:
-            return held.view(dtype)
+            same: Array = held.view(dtype)
+            return same
         if held.dtype.itemsize < dtype.itemsize:
             raise Unknown(f"{name} as {kind}")
         return held.view(dtype)[:: held.dtype.itemsize // dtype.itemsize]
@@ -319,8 +323,8 @@ class Machine:
             if unknown is not None:
                 none = np.zeros(self.count, bool)
                 ua, ub = (self.unknown.get(o, none) for o in operands)
-                decides = (lambda x: ~x) if i.op == "and" else (lambda x: x)
-                unknown = unknown & ~(decides(a) & ~ua) & ~(decides(b) & ~ub)
+                one, other = (~a, ~b) if i.op == "and" else (a, b)  # which decide
+                unknown = unknown & ~(one & ~ua) & ~(other & ~ub)
             join(a, b, out=target, where=where)
             self.mark(result, unknown, where)
 
