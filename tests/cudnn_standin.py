@@ -87,7 +87,7 @@ class CudnnStandin:
         return made
 
     def _create_handle(self) -> Handle:
-        self.device.refuse_in_capture("making a handle, which takes memory,")
+        self.device.refuse_in_capture("cudnnCreate")
         return Handle()
 
     def _set_stream(self, *, handle: Handle, stream: int) -> None:
@@ -267,6 +267,7 @@ class Graph:
         return PLANS[index]
 
     def build_plan_at_index(self, index: int) -> None:
+        self._standin.device.refuse_in_capture("cudnn: building plans")
         if PLANS[index] in self.barred:
             raise GraphNotSupportedError("Deselecting execution plan")
         self._standin.built.append(PLANS[index])
@@ -306,7 +307,7 @@ class Graph:
             device.clock += self._standin.times[self.plan]
             self._standin.run.append(self.plan)
             if device.computes:
-                self._compute(pointers)
+                device.later(on, lambda: self._compute(pointers))
 
         device.submit(on, work, f"cudnn {self.plan}")
 

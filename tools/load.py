@@ -95,7 +95,7 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget)
+    model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget, mapped=True)
     if precision == "int8":
         if calibration is None:
             raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")

@@ -242,6 +242,15 @@ def failed(status: int) -> ExecutionError:
     return ExecutionError(f"the library behind this step answered with status {status}", hint="see `mezzo doctor`")
 
 
+def answered(call: Any, status: int) -> None:
+    """Raise the error for a prepared call that returned a status other than 0. Calls with a method `judge` say
+    themselves what theirs means."""
+    judge = getattr(call, "judge", None)
+    if judge is None:
+        raise failed(status)
+    judge(status)
+
+
 def tensors(types: Sequence[Type | None]) -> list[Tensor] | None:
     """The types, if every one is a tensor of numbers; else None."""
     found = [t for t in types if isinstance(t, Tensor) and t.dtype is not DType.STRING]
