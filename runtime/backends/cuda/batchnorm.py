@@ -218,10 +218,9 @@ def _training(request: KernelRequest, ch: _Channels) -> Written:
         return Written(launches, workspace, tuple(aliases))
     value = f"(x - {outs[3].read('mean[c]')}) * factor[c] + {e[2].read('bias[c]')}"
     others = [reads(outs[3], "mean", Out(3)), reads(wide, "factor", Scratch(0)), reads(e[2], "bias", In(2))]
-    elementwise = each_wide(
-        *("batch_norm_train", [(e[0], "x", In(0)), (outs[0], "y", Out(0))], others, math.prod(ch.sizes)),
-        f"{ch.channel()}\ny = {outs[0].write(value)};",
-    )
+    arrays: list[tuple[Element, str, Operand]] = [(e[0], "x", In(0)), (outs[0], "y", Out(0))]
+    body = f"{ch.channel()}\ny = {outs[0].write(value)};"
+    elementwise = each_wide("batch_norm_train", arrays, others, math.prod(ch.sizes), body)
     return Written((*launches, elementwise), workspace, tuple(aliases))
 
 
@@ -271,8 +270,7 @@ def _gradient(request: KernelRequest, ch: _Channels) -> Written:
     centre = mean.read("mean[c]")
     value = f"(dy - middle[c] - (x - {centre}) * tilt[c]) * factor[c]"
     others = [reads(mean, "mean", In(3)), *(reads(wide, n, place) for n, place in factors)]
-    arrays = [(dy, "dy", In(0)), (x, "x", In(1)), (outs[0], "dx", Out(0))]
-    elementwise = each_wide(
-        *("batch_norm_grad", arrays, others, math.prod(ch.sizes), f"{ch.channel()}\ndx = {outs[0].write(value)};")
-    )
+    arrays: list[tuple[Element, str, Operand]] = [(dy, "dy", In(0)), (x, "x", In(1)), (outs[0], "dx", Out(0))]
+    body = f"{ch.channel()}\ndx = {outs[0].write(value)};"
+    elementwise = each_wide("batch_norm_grad", arrays, others, math.prod(ch.sizes), body)
     return Written((*launches, elementwise), workspace)

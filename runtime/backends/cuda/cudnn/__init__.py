@@ -10,11 +10,11 @@ from __future__ import annotations
 from ....compile.kernel import Kernel
 from .attention import Attention
 from .conv import Conv, ConvTranspose
-from .conv_grads import ConvGradInput, ConvGradWeights
-from .matmul import MatMul
+from .conv_grads import ImageGradient, WeightsGradient
+from .matmul import FollowedProduct
 
-KERNELS: tuple[Kernel, ...] = (Conv(), ConvTranspose(), ConvGradInput(), ConvGradWeights(), Attention())
+KERNELS: tuple[Kernel, ...] = (Conv(), ConvTranspose(), ImageGradient(), WeightsGradient(), Attention())
 
-PRODUCTS: tuple[Kernel, ...] = (MatMul(),)  # which are asked behind cuBLASLt
+PRODUCTS: tuple[Kernel, ...] = (FollowedProduct(),)  # which are asked behind cuBLASLt
 
 __all__ = ["KERNELS", "PRODUCTS"]

@@ -86,7 +86,7 @@ def create_plans(module: Any, graph: Any, draft: GraphDraft) -> list[str]:
 
 
 def refusal(error: Exception) -> GraphRefused:
-    """What cuDNN says, as a refusal: for good where it says that it does not support the graph, or that the graph is
+    """A refusal in cuDNN's words: for good where it says that it does not support the graph, or that the graph is
     wrong."""
     refused = GraphRefused(words(error))
     said = f"{type(error).__name__} {error}".upper().replace("_", "")

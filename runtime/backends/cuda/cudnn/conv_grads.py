@@ -53,7 +53,7 @@ class ConvGradient(CuDnn):
         return writer.draft(target, "tf32" if request.target.math == "tf32" else "strict")
 
 
-class ConvGradInput(ConvGradient):
+class ImageGradient(ConvGradient):
     """mezzo::ConvGradInput of one to three spatial axes, grouped and depthwise too."""
 
     name = "cudnn.conv_grad_input"
@@ -62,7 +62,7 @@ class ConvGradInput(ConvGradient):
     weights_made = False
 
 
-class ConvGradWeights(ConvGradient):
+class WeightsGradient(ConvGradient):
     """mezzo::ConvGradWeights of one to three spatial axes, grouped and depthwise too."""
 
     name = "cudnn.conv_grad_weights"

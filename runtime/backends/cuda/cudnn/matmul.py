@@ -16,7 +16,7 @@ from .epilogue import Epilogue
 from .kernel import CuDnn, floats, result
 
 
-class MatMul(CuDnn):
+class FollowedProduct(CuDnn):
     """MatMul by one matrix, on tensor cores: all rows of the other operand together."""
 
     name = "cudnn.matmul"
