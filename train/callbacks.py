@@ -65,10 +65,10 @@ class Run:
     def value(self, watch: str) -> float:
         """A number of this epoch: of the validation, if there is one. `train/` before the name asks for the other."""
         name = watch.removeprefix("train/")
-        found = self.metrics if name != watch or self.validation is None else self.validation
-        if found is None:
+        metrics = self.metrics if name != watch or self.validation is None else self.validation
+        if metrics is None:
             raise InputError(f"there is no {watch!r} before an epoch has ended", where="Run.value")
-        return found.value(name)
+        return metrics.value(name)
 
 
 # What Keras, Lightning and MXNet's estimator call them.
@@ -306,18 +306,18 @@ def states_of(callbacks: Sequence[Callback]) -> dict[str, Any]:
 
 
 def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
-    found: dict[str, Callback] = {}
+    by_name: dict[str, Callback] = {}
     for callback in callbacks:
         if not hasattr(callback, "state_dict"):
             continue  # it has all methods that are told something, and is no subclass
         kind = type(callback).__name__
         name = kind = f"{kind} of {callback.watch}" if isinstance(callback, _Watching) else kind
         number = 1
-        while name in found:
+        while name in by_name:
             number += 1
             name = f"{kind} {number}"
-        found[name] = callback
-    return found
+        by_name[name] = callback
+    return by_name
 
 
 def follow(
