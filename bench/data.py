@@ -279,7 +279,7 @@ def mxnet(path: str) -> tuple[float, float] | None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, help="15, or 3 with --quick")
     parser.add_argument("--rows", default="", help="those whose names begin like this")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--place", help=argparse.SUPPRESS)
@@ -291,7 +291,7 @@ def main() -> None:
     if args.task:
         print(json.dumps(TASKS[args.task](json.loads(args.place), args.seconds)))
         return
-    rounds = 3 if args.quick else args.rounds
+    rounds = args.rounds or (3 if args.quick else 15)
     made = files(256 if args.quick else 512, 128 if args.quick else 512)
     place = {name: str(path) for name, path in made.items()}
     groups = {
@@ -304,7 +304,9 @@ def main() -> None:
     for name, tasks in groups.items():
         if not name.startswith(args.rows.partition("/")[0]):
             continue
-        for number in range(1 if name == "memory" else min(rounds, 3) if name == "utilisation" else rounds):
+        for number in range(
+            1 if name == "memory" else min(rounds, 1 if args.quick else 3) if name == "utilisation" else rounds
+        ):
             for task in tasks if number % 2 == 0 else tasks[::-1]:
                 found.setdefault(task, []).append(child(task, place, args.seconds))
             if name == "records" and (rates := mxnet(place["records"])) is not None:

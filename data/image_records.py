@@ -29,7 +29,7 @@ def pack(header: IRHeader, content: Bytes) -> bytes:
 
     Several labels lie behind the header as float32. Raises InputError for labels and numbers that do not fit.
 
-    >>> pack(IRHeader(0, 3.0, 7), b"jpeg").hex(" ", 8)
+    >>> pack(IRHeader(0, 3.0, 7), b"jpeg").hex(" ", -8)
     '0000000000004040 0700000000000000 0000000000000000 6a706567'
     """
     label = header.label

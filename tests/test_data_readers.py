@@ -45,7 +45,8 @@ def png(pixels: Any) -> bytes:
 
 
 def idx(array: Any, kind: int) -> bytes:
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape) + array.tobytes()
+    content: bytes = array.tobytes()
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape) + content
 
 
 def test_mnist(tmp_path: Path) -> None:
@@ -323,10 +324,11 @@ def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, C
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield (
-        f"http://127.0.0.1:{server.server_port}",
-        lambda name, data: (tmp_path / "served" / name).write_bytes(data) and None,
-    )
+
+    def put(name: str, data: bytes) -> None:
+        (Server.folder / name).write_bytes(data)
+
+    yield f"http://127.0.0.1:{server.server_port}", put
     server.shutdown()
     server.server_close()
     thread.join()
