@@ -87,8 +87,8 @@ def test_defaults_are_those_of_mxnet() -> None:
     path = FIXTURES / "op_registry_1.9.1.json"
     if not path.exists():
         pytest.skip("../shared is not here")
-    from mezzo.importers.mxnet import operators  # noqa: F401
-    from mezzo.importers.mxnet.rules import RULES, literal
+    from mezzo.importers.mxnet.operators import RULES
+    from mezzo.importers.mxnet.rules import literal
 
     registry = json.loads(path.read_text("utf8"))
     wrong = []

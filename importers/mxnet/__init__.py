@@ -12,17 +12,12 @@ from ...ops.budget import Budget
 from ...ops.errors import ModelError
 from ...ops.types import Array, Dim
 from ...runtime.ir.graph import Graph
+from ..registry import first_bytes
 from .arrays import MAGIC, read_arrays
 
-__all__ = ["load", "read", "read_arrays", "recognizes"]
+__all__ = ["load", "operator_uses", "read", "read_arrays"]
 
 Source = str | os.PathLike[str] | bytes
-NODES = re.compile(rb'\s*\{\s*"nodes"\s*:')
-
-
-def recognizes(head: bytes) -> bool:
-    """Whether a file begins as one of MXNet: a symbol, or a file of arrays."""
-    return NODES.match(head) is not None or head.startswith(MAGIC)
 
 
 def load(
@@ -42,7 +37,6 @@ def load(
     Raises ModelError for malformed files, UnsupportedModel with all operators that are not carried, ShapeError where a
     size has to be known, BudgetError beyond a limit.
     """
-    from . import operators  # noqa: F401  registers the rules
     from .build import build
     from .symbol import read_symbol
 
@@ -61,10 +55,21 @@ def load(
     return build(symbol, arrays, shapes=shapes, dtypes=dtypes, name=where, budget=limits)
 
 
+def operator_uses(source: Source, budget: Budget | None = None) -> dict[str, tuple[int, bool]]:
+    """The operators that a symbol uses: how many nodes, and whether they are carried.
+
+    Raises ModelError for malformed files.
+    """
+    from .build import operators_of
+    from .operators import RULES
+    from .symbol import read_symbol
+
+    return {name: (count, name in RULES) for name, count in operators_of(read_symbol(source, budget)).items()}
+
+
 def read(source: Source, budget: Budget) -> Graph:
     """The reader of the format: `load` with what stands beside the file."""
-    head = source[: len(MAGIC)] if isinstance(source, bytes) else Path(source).open("rb").read(len(MAGIC))
-    if head.startswith(MAGIC):
+    if first_bytes(source).startswith(MAGIC):
         raise ModelError(
             "it has the parameters of an MXNet model, and no network",
             where="model" if isinstance(source, bytes) else Path(source).name,

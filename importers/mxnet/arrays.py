@@ -120,7 +120,8 @@ class _Reader:
         dims = tuple(self.number(code, f"the shape of {what}") for _ in range(rank))
         if any(d < 0 for d in dims):
             raise ModelError(f"{what} has the shape {dims}", where=self.where)
-        self.budget.check("tensor_elements", math.prod(dims), f"elements of {what}", where=self.where)
+        # sizes of 0 count as 1: NumPy refuses what the others make too large
+        self.budget.check("tensor_elements", math.prod(d or 1 for d in dims), f"elements of {what}", where=self.where)
         return dims
 
     def dtype(self, what: str) -> DType:
@@ -135,7 +136,7 @@ class _Reader:
         return np.frombuffer(content, dtype.numpy, size).reshape(shape).copy()
 
     def device(self, what: str) -> None:
-        """Where the array lay: of no meaning here."""
+        """Pass over the device that the array lay on."""
         self.take(8, f"the device of {what}")
 
     def array(self, index: int) -> Array:
@@ -195,6 +196,6 @@ class _Reader:
         return dense
 
     def within(self, indices: Array, size: int, what: str) -> Array:
-        if len(indices) and not (0 <= indices.min() and indices.max() < size):
+        if len(indices) and not (indices.min() >= 0 and indices.max() < size):
             raise ModelError(f"{what} lie outside of {size}", where=self.where)
         return indices

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.budget import Budget
 from ...ops.dataclasses import replace
 from ...ops.errors import MezzoError, ModelError, ShapeError, UnsupportedModel
 from ...ops.types import Array, Dim
-from ...runtime.ir.graph import PRODUCER, Graph
+from ...runtime.ir.graph import PRODUCER, Graph, Node
 from ...runtime.ir.prune import prune
 from .converter import Converter, element_type
 from .inputs import guessed_type
-from .rules import RULES, literal
+from .operators import RULES
+from .rules import literal
 from .symbol import Entry, SymbolGraph, SymbolNode
 
 PREFIXES = ("arg:", "aux:")
@@ -42,7 +42,7 @@ def build(
 
     Raises UnsupportedModel that lists all operators that are not carried, ModelError for what does not fit.
     """
-    values = {k.removeprefix(PREFIXES[0]).removeprefix(PREFIXES[1]): v for k, v in arrays.items()}
+    values = {k.split(":", 1)[1] if k.startswith(PREFIXES) else k: v for k, v in arrays.items()}
     _check_operators(symbol, name)
     _check_shapes(symbol, values, shapes or {}, name)
     c = Converter()
@@ -52,15 +52,13 @@ def build(
     return prune(replace(graph, name=name or "mxnet", metadata={PRODUCER: "Apache MXNet"}))
 
 
-def operators_of(symbol: SymbolGraph) -> list[str]:
-    """Names of the operators that a symbol uses, those of subgraphs included, each once."""
-    names: dict[str, None] = {}
+def operators_of(symbol: SymbolGraph) -> Counter[str]:
+    """Names of the operators that a symbol uses, those of subgraphs included, with how many nodes use them."""
+    names = Counter(n.op for n in symbol.nodes if not n.variable)
     for node in symbol.nodes:
-        if not node.variable:
-            names[node.op] = None
         for part in node.subgraphs:
-            names.update(dict.fromkeys(operators_of(part)))
-    return list(names)
+            names.update(operators_of(part))
+    return names
 
 
 def _check_operators(symbol: SymbolGraph, where: str) -> None:
@@ -99,15 +97,14 @@ class _Builder:
         self.labels = self._labels()
 
     def _labels(self) -> set[int]:
-        """Variables that only losses read, as labels."""
+        """Variables that only losses read, as labels, or that nothing reads."""
         readers: dict[int, list[bool]] = {}
         for node in self.symbol.nodes:
             for position, entry in enumerate(node.inputs):
                 readers.setdefault(entry.node, []).append(node.op in LABELLED and position == 1)
         heads = {h.node for h in self.symbol.heads}
-        return {
-            i for i, uses in readers.items() if all(uses) and self.symbol.nodes[i].variable and i not in heads
-        }  # fmt: skip
+        variables = [i for i, n in enumerate(self.symbol.nodes) if n.variable and i not in heads]
+        return {i for i in variables if all(readers.get(i, ()))}
 
     def run(self) -> list[str]:
         for i, node in enumerate(self.symbol.nodes):
@@ -128,14 +125,14 @@ class _Builder:
             wanted = f"{node.name}_output{head.output if many else ''}"
             while wanted in self.c.types:
                 wanted += "_"
-            self.c.add(_identity(value, wanted))
+            self.c.add(Node("Identity", (value,), (wanted,), name=wanted))
             names.append(wanted)
         return names
 
     def _value(self, entry: Entry, what: str) -> str:
         results = self.results[entry.node]
         if results is None:
-            raise ModelError(f"{what} is the label of a loss, which is left out")
+            raise ModelError(f"{what} is a label that only a loss reads, and is left out")
         if entry.output >= len(results):
             node = self.symbol.nodes[entry.node]
             raise UnsupportedModel(f"{what} is output {entry.output} of {node.op} {node.name!r}, which is not carried")
@@ -177,17 +174,10 @@ class _Builder:
         ]
         while inputs and not inputs[-1]:
             inputs.pop()
-        made = RULES[node.op](self.c, inputs, node.attrs)
+        rule = RULES[node.op]
+        open_fills = [self.c.partial[i] for i in inputs if i in self.c.partial]
+        if open_fills and not rule.fills:
+            raise UnsupportedModel(f"an operand is a fill of the shape {open_fills[0]}, of which MXNet infers a part")
+        made = rule(self.c, inputs, node.attrs)
         self.c.stem = ""
         return made if isinstance(made, tuple) else (made,)
-
-
-def _identity(value: str, name: str) -> Any:
-    from ...runtime.ir.graph import Node
-
-    return Node("Identity", (value,), (name,), name=name)
-
-
-def parameters(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays without the prefixes `arg:` and `aux:` that files of Module and of exports have."""
-    return {k.split(":", 1)[1] if k.startswith(PREFIXES) else k: np.asarray(v) for k, v in arrays.items()}

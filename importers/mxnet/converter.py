@@ -14,6 +14,7 @@ from ...ops.types import Array, Dim
 from ...runtime.ir.typed import TypedBuilder
 from .arrays import DTYPES
 
+Value = Any  # the name of a value; of some operators a tuple of names
 NAMES = {d.numpy.name: d for d in DTYPES} | {"bfloat16": DType.BFLOAT16}
 
 
@@ -32,6 +33,7 @@ class Converter(TypedBuilder):
     def __init__(self) -> None:
         super().__init__()
         self.stem = ""  # the name of MXNet's node that is being written
+        self.partial: dict[str, tuple[int, ...]] = {}  # fills of which MXNet infers the sizes that are 0
 
     def _new_name(self, stem: str) -> str:
         name = super()._new_name(stem)
@@ -98,38 +100,38 @@ class Converter(TypedBuilder):
 
     # Small steps
 
-    def cast(self, x: str, dtype: DType) -> str:
+    def cast(self, x: str, dtype: DType) -> Value:
         return x if self.dtype(x) is dtype else self.op("Cast", x, to=dtype.onnx)
 
-    def whole(self, x: str) -> str:
+    def whole(self, x: str) -> Value:
         """Indices as int64: MXNet keeps them in floats."""
         return self.cast(x, DType.INT64)
 
-    def truth(self, x: str) -> str:
-        """Whether elements are not 0."""
+    def truth(self, x: str) -> Value:
+        """Truths: elements that are not 0."""
         if self.dtype(x) is DType.BOOL:
             return x
         return self.op("Not", self.op("Equal", x, self.number(0, x)))
 
-    def slice(self, x: str, axis: int, begin: int, end: int | None, step: int = 1) -> str:
+    def slice(self, x: str, axis: int, begin: int, end: int | None, step: int = 1) -> Value:
         edge = (1 << 62) * (1 if step > 0 else -1) if end is None else end
         return self.op("Slice", x, self.ints(begin), self.ints(edge), self.ints(axis), self.ints(step))
 
-    def reshape(self, x: str, shape: Sequence[int]) -> str:
+    def reshape(self, x: str, shape: Sequence[int]) -> Value:
         """0 keeps a size, -1 is what is left."""
         return self.op("Reshape", x, self.ints(*shape))
 
-    def unsqueeze(self, x: str, *axes: int) -> str:
+    def unsqueeze(self, x: str, *axes: int) -> Value:
         return self.op("Unsqueeze", x, self.ints(*axes)) if axes else x
 
-    def squeeze(self, x: str, *axes: int) -> str:
+    def squeeze(self, x: str, *axes: int) -> Value:
         return self.op("Squeeze", x, self.ints(*axes)) if axes else x
 
-    def transpose(self, x: str, perm: Iterable[int]) -> str:
+    def transpose(self, x: str, perm: Iterable[int]) -> Value:
         order = tuple(perm)
         return x if order == tuple(range(len(order))) else self.op("Transpose", x, perm=order)
 
-    def dim(self, x: str, axis: int) -> str:
+    def dim(self, x: str, axis: int) -> Value:
         """The size of an axis as a vector of one element: a constant where it is known."""
         known = self.dims(x)[axis]
         if isinstance(known, int):
@@ -137,7 +139,7 @@ class Converter(TypedBuilder):
         start = axis % self.rank(x)
         return self.op("Shape", x, start=start, end=start + 1)
 
-    def shape_with(self, parts: Sequence[int | str]) -> str:
+    def shape_with(self, parts: Sequence[int | str]) -> Value:
         """A shape of sizes and of vectors of sizes."""
         parts = [p if isinstance(p, int) or (k := self.known(p)) is None else int(k[0]) for p in parts]
         if all(isinstance(p, int) for p in parts):
@@ -145,13 +147,13 @@ class Converter(TypedBuilder):
         vectors = [self.ints(p) if isinstance(p, int) else p for p in parts]
         return self.op("Concat", *vectors, axis=0) if len(vectors) > 1 else vectors[0]
 
-    def full(self, shape: str, value: float, dtype: DType) -> str:
+    def full(self, shape: str, value: float, dtype: DType) -> Value:
         return self.op("Expand", self.const(np.array(value).astype(dtype.numpy)), shape)
 
-    def like(self, x: str, value: float, dtype: DType | None = None) -> str:
+    def like(self, x: str, value: float, dtype: DType | None = None) -> Value:
         return self.full(self.shape_of(x), value, dtype or self.dtype(x))
 
-    def constant(self, x: str) -> str:
+    def constant(self, x: str) -> Value:
         """The value, which does not learn."""
         return self.op("StopGradient", x, domain="mezzo")
 

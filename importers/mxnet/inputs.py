@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...ops.types import Array, Dim
+from .operators import RULES
 from .rules import literal
 from .symbol import SymbolGraph, SymbolNode
 
 SPATIAL = {1: ("width",), 2: ("height", "width"), 3: ("depth", "height", "width")}
-# Operators whose result has the axes of their first operand.
-THROUGH = {
-    "BatchNorm", "BatchNorm_v1", "_contrib_SyncBatchNorm", "Activation", "LeakyReLU", "Dropout", "Cast", "cast",
-    "amp_cast", "identity", "_copy", "_mul_scalar", "_plus_scalar", "_minus_scalar", "_div_scalar", "_MulScalar",
-    "_PlusScalar", "_MinusScalar", "_DivScalar", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "square", "clip",
-    "BlockGrad", "InstanceNorm", "LRN", "L2Normalization", "Pooling", "UpSampling",
-}  # fmt: skip
 CONVOLUTIONS = {"Convolution", "Convolution_v1", "Deconvolution", "_npx_convolution", "_npx_deconvolution"}
 DENSE = {"FullyConnected", "_npx_fully_connected", "_sparse_FullyConnected"}
 
@@ -30,7 +24,7 @@ def guessed_type(symbol: SymbolGraph, index: int, values: Mapping[str, Array]) -
         dims = _dims(symbol, node, values)
         if dims is not None:
             return dims
-        if node.op in THROUGH:
+        if RULES[node.op].keeps_axes:
             same.add(i)
     return None
 

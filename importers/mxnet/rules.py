@@ -32,7 +32,7 @@ WORDS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """How an operator of MXNet is written: `write(converter, *inputs, **attributes)` returns the name of its result,
+    """A way to write an operator of MXNet: `write(converter, *inputs, **attributes)` returns the name of its result,
     or a tuple of names."""
 
     name: str
@@ -41,6 +41,8 @@ class Rule:
     needed: int
     variadic: bool
     attrs: Mapping[str, Any]  # defaults; inspect.Parameter.empty where the file has to tell
+    keeps_axes: bool = False
+    fills: bool = False  # takes operands of which MXNet infers the sizes
 
     def __call__(self, c: Converter, inputs: list[str], attrs: Mapping[str, str]) -> Any:
         """Write one use. Raises ModelError for inputs or attributes that the operator does not have."""
@@ -64,8 +66,12 @@ class Rule:
         return values
 
 
-def rule(*names: str, **fixed: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the rule of operators; `fixed` are keyword arguments that the file does not give."""
+def rule(
+    *names: str, keeps_axes: bool = False, fills: bool = False, **fixed: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the rule of operators; `fixed` are keyword arguments that the file does not give, and
+    `keeps_axes` says that the result has the axes of the first operand, `fills` that operands may be fills with open
+    sizes."""
 
     def register(write: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(write).parameters.values())[1:]
@@ -78,7 +84,7 @@ def rule(*names: str, **fixed: Any) -> Callable[[Callable[..., Any]], Callable[.
             return write(c, *values, **fixed, **given)
 
         for name in names:
-            RULES[name] = Rule(name, written, tuple(p.name for p in inputs), needed, variadic, attrs)
+            RULES[name] = Rule(name, written, tuple(p.name for p in inputs), needed, variadic, attrs, keeps_axes, fills)
         return write
 
     return register

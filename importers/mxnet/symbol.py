@@ -102,9 +102,7 @@ class _Parser:
             if version < FIRST_WITH_AUXILIARY:
                 node = self.with_auxiliary(node, nodes)
             if version < FIRST_WITH_AXES and node.op in ("argmin", "argmax") and node.attrs.get("axis") == "-1":
-                node = SymbolNode(
-                    node.op, node.name, {k: v for k, v in node.attrs.items() if k != "axis"}, node.inputs
-                )
+                node = SymbolNode(node.op, node.name, {k: v for k, v in node.attrs.items() if k != "axis"}, node.inputs)
             for variable in _moved_to_inputs(node, nodes):
                 nodes[variable[0]] = variable[1]
             places.append(len(nodes))

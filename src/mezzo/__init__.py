@@ -91,6 +91,7 @@ __all__ = [
     "loss",
     "memory",
     "metrics",
+    "mxnet",
     "nd",
     "onnx",
     "onnxruntime",

@@ -1,5 +1,6 @@
 """Rules of MXNet's operators, by kind. Importing this registers all of them."""
 
-from . import algebra, elementwise, indexing, nn, reductions, rnn, shapes, vision
+from ..rules import RULES
+from . import algebra, boxes, elementwise, indexing, nn, reductions, rnn, shapes, vision
 
-__all__ = ["algebra", "elementwise", "indexing", "nn", "reductions", "rnn", "shapes", "vision"]
+__all__ = ["RULES", "algebra", "boxes", "elementwise", "indexing", "nn", "reductions", "rnn", "shapes", "vision"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....ops.errors import ShapeError
-from ..converter import Converter
+from ..converter import Converter, Value
 from ..rules import rule
 from .shapes import diagonal
 
@@ -30,7 +30,7 @@ def dot(c: Converter, lhs: str, rhs: str, *, transpose_a: bool = False, transpos
     return c.Reshape(flat, c.shape_with([*(c.dim(lhs, i) for i in range(left - 1)), *tail]))
 
 
-def turned(c: Converter, x: str) -> str:
+def turned(c: Converter, x: str) -> Value:
     """The last two axes swapped."""
     rank = c.rank(x)
     return c.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
@@ -51,13 +51,13 @@ def khatri_rao(c: Converter, *args: str) -> Any:
     return result if len(args) > 1 else c.Identity(result)
 
 
-def _rows_last(c: Converter, x: str, axis: int) -> str:
+def _rows_last(c: Converter, x: str, axis: int) -> Value:
     """Matrices of the axes `axis` and the last, as the last two."""
     at, rank = c.axis(x, axis), c.rank(x)
     return x if at == rank - 2 else c.transpose(x, [*(i for i in range(rank - 1) if i != at), at, rank - 1])
 
 
-def _rows_back(c: Converter, x: str, axis: int) -> str:
+def _rows_back(c: Converter, x: str, axis: int) -> Value:
     at, rank = c.axis(x, axis), c.rank(x)
     if at == rank - 2:
         return x
@@ -65,13 +65,13 @@ def _rows_back(c: Converter, x: str, axis: int) -> str:
     return c.transpose(x, [order.index(i) for i in range(rank)])
 
 
-def scaled(c: Converter, x: str, factor: float) -> str:
+def scaled(c: Converter, x: str, factor: float) -> Value:
     return x if factor == 1 else c.Mul(x, c.number(factor, x))
 
 
 def _gemm(
     c: Converter, A: str, B: str, C: str | None, alpha: float, beta: float, axis: int, ta: bool, tb: bool
-) -> str:
+) -> Value:
     a, b = (_rows_last(c, x, axis) for x in (A, B))
     product = scaled(c, c.MatMul(turned(c, a) if ta else a, turned(c, b) if tb else b), alpha)
     if C is not None:
@@ -119,7 +119,7 @@ def lapack(c: Converter, name: str, *operands: str, outputs: int = 1) -> Any:
     return c.op(name, *operands, domain="mezzo", outputs=outputs)
 
 
-def identity_like(c: Converter, A: str) -> str:
+def identity_like(c: Converter, A: str) -> Value:
     return c.array(np.eye(c.size(A, -1, "to solve for it")), A)
 
 
@@ -155,7 +155,7 @@ def slogdet(c: Converter, A: str) -> Any:
     return parts if c.rank(A) > 2 else tuple(c.reshape(p, [1]) for p in parts)
 
 
-def _triangle(c: Converter, A: str, lower: bool, transpose: bool) -> str:
+def _triangle(c: Converter, A: str, lower: bool, transpose: bool) -> Value:
     part = c.Trilu(A, upper=int(not lower))
     return turned(c, part) if transpose else part
 
@@ -280,7 +280,7 @@ OUTER = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573
          1.00167406, 2.83297682)  # fmt: skip
 
 
-def polynomial(c: Converter, x: str, coefficients: tuple[float, ...]) -> str:
+def polynomial(c: Converter, x: str, coefficients: tuple[float, ...]) -> Value:
     """Coefficients from the highest power down."""
     result = c.number(coefficients[0], x)
     for value in coefficients[1:]:
@@ -288,7 +288,7 @@ def polynomial(c: Converter, x: str, coefficients: tuple[float, ...]) -> str:
     return result
 
 
-def _log_gamma_positive(c: Converter, x: str) -> str:
+def _log_gamma_positive(c: Converter, x: str) -> Value:
     """Of numbers from 0.5 on."""
     less = c.Sub(x, c.number(1, x))
     series = c.number(LANCZOS[0], x)
@@ -306,13 +306,13 @@ def _log_gamma_positive(c: Converter, x: str) -> str:
     return c.Where(c.Less(near_one, c.number(0.3, x)), by_one, result)
 
 
-def _log_gamma_near_one(c: Converter, t: str) -> str:
+def _log_gamma_near_one(c: Converter, t: str) -> Value:
     t = c.Clip(t, c.number(-0.3, t), c.number(0.3, t))
     terms = [(-1) ** k * z / k for k, z in enumerate(ZETA, 2)]
     return c.Mul(t, c.Add(c.number(-EULER, t), c.Mul(t, polynomial(c, t, tuple(reversed(terms))))))
 
 
-def _sine_of_pi(c: Converter, x: str) -> str:
+def _sine_of_pi(c: Converter, x: str) -> Value:
     """sin(pi x), of the fraction alone."""
     whole = c.Round(x)
     odd = c.Sub(whole, c.Mul(c.Floor(c.Mul(whole, c.number(0.5, x))), c.number(2, x)))
@@ -373,5 +373,3 @@ def count_sketch(c: Converter, data: str, h: str, s: str, *, out_dim: int, proce
     places = c.const(np.arange(out_dim).reshape(1, -1))
     hits = c.cast(c.Equal(c.Reshape(c.whole(h), c.ints(-1, 1)), places), c.dtype(data))
     return c.MatMul(c.Mul(data, c.Reshape(s, c.ints(1, -1))), hits)
-
-

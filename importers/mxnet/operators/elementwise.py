@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ....ops import DType
 from ....ops.errors import UnsupportedModel
-from ..converter import Converter, element_type
-from ..rules import rule
+from ..converter import Converter, Value, element_type
+from ..rules import rule as general_rule
 
+rule = partial(general_rule, keeps_axes=True)  # results have the axes of the first operand
 Write = Callable[[Converter, str], str]
 
 
-def _sign_times(c: Converter, x: str, magnitude: str) -> str:
+def _sign_times(c: Converter, x: str, magnitude: str) -> Value:
     return c.Mul(c.Sign(x), magnitude)
 
 
-def _cbrt(c: Converter, x: str) -> str:
+def _cbrt(c: Converter, x: str) -> Value:
     return _sign_times(c, x, c.Pow(c.Abs(x), c.number(1 / 3, x)))
 
 
-def _trunc(c: Converter, x: str) -> str:
+def _trunc(c: Converter, x: str) -> Value:
     return _sign_times(c, x, c.Floor(c.Abs(x))) if c.dtype(x).floating else x
 
 
-def _round(c: Converter, x: str) -> str:
+def _round(c: Converter, x: str) -> Value:
     """Halves away from 0."""
     if not c.dtype(x).floating:
         return x
@@ -35,12 +37,17 @@ def _round(c: Converter, x: str) -> str:
     return _sign_times(c, x, c.Add(whole, up))
 
 
-def _rint(c: Converter, x: str) -> str:
+def _rint(c: Converter, x: str) -> Value:
     """Halves down."""
     if not c.dtype(x).floating:
         return x
     low, high = c.Floor(x), c.Ceil(x)
     return c.Where(c.LessOrEqual(c.Sub(x, low), c.Sub(high, x)), low, high)
+
+
+def _as_is(name: str) -> Write:
+    """An operator that takes whole numbers too."""
+    return lambda c, x: c.op(name, x)
 
 
 def _mezzo(name: str) -> Write:
@@ -52,8 +59,9 @@ def _times(factor: float) -> Write:
 
 
 UNARY: dict[str, str | Write] = {
-    "abs": "Abs", "ceil": "Ceil", "floor": "Floor", "exp": "Exp", "log": "Log", "negative": "Neg", "relu": "Relu",
-    "reciprocal": "Reciprocal", "sigmoid": "Sigmoid", "softsign": "Softsign", "sqrt": "Sqrt", "sign": "Sign",
+    "abs": _as_is("Abs"), "ceil": "Ceil", "floor": "Floor", "exp": "Exp", "log": "Log",
+    "negative": _as_is("Neg"), "relu": "Relu",
+    "reciprocal": "Reciprocal", "sigmoid": "Sigmoid", "softsign": "Softsign", "sqrt": "Sqrt", "sign": _as_is("Sign"),
     "erf": "Erf", "sin": "Sin", "cos": "Cos", "tan": "Tan", "sinh": "Sinh", "cosh": "Cosh", "tanh": "Tanh",
     "arcsin": "Asin", "arccos": "Acos", "arctan": "Atan", "arcsinh": "Asinh", "arccosh": "Acosh",
     "arctanh": "Atanh",
@@ -62,36 +70,47 @@ UNARY: dict[str, str | Write] = {
     "cbrt": _cbrt, "rcbrt": lambda c, x: c.Reciprocal(_cbrt(c, x)),
     "trunc": _trunc, "fix": _trunc, "round": _round, "rint": _rint,
     "degrees": _times(180 / math.pi), "radians": _times(math.pi / 180),
-    "softrelu": "Softplus", "_copy": "Identity", "identity": "Identity", "_copyto": "Identity",
-    "make_loss": "Identity", "_CrossDeviceCopy": "Identity",
+    "_copy": _as_is("Identity"), "identity": _as_is("Identity"), "_copyto": _as_is("Identity"),
+    "make_loss": _as_is("Identity"), "_CrossDeviceCopy": _as_is("Identity"),
     "BlockGrad": lambda c, x: c.constant(x),
     "_contrib_div_sqrt_dim": lambda c, x: c.Div(x, c.number(math.sqrt(c.size(x, -1, "to divide by its root")), x)),
-    "_contrib_round_ste": _round, "_contrib_sign_ste": "Sign",
+    "_contrib_round_ste": _round, "_contrib_sign_ste": _as_is("Sign"),
 }  # fmt: skip
-ALIASES = {"BlockGrad": ("stop_gradient",), "abs": ("_npi_absolute",)}
+# Those that are registered again, for sparse arrays and for arrays in the manner of NumPy.
+SPARSE = set(
+    "abs ceil floor exp log negative relu sigmoid sqrt sign sin cos tan sinh cosh tanh arcsin arccos "
+    "arctan arcsinh arccosh arctanh log10 log2 log1p expm1 square rsqrt cbrt trunc fix round rint degrees "
+    "radians _contrib_round_ste _contrib_sign_ste".split()
+)
+NUMPY = set(
+    "abs ceil floor exp log negative reciprocal sqrt sign sin cos tan sinh cosh tanh arcsin arccos arctan "
+    "arcsinh arccosh arctanh log10 log2 log1p expm1 square cbrt trunc fix rint degrees radians identity".split()
+)
+ALIASES = {
+    "BlockGrad": ("stop_gradient", "_sparse_stop_gradient"), "abs": ("_npi_absolute",), "_copyto": ("_npi_copyto",),
+    "_contrib_round_ste": ("_sparse__contrib_round_ste",), "_contrib_sign_ste": ("_sparse__contrib_sign_ste",),
+    "relu": ("_npx_relu",), "sigmoid": ("_npx_sigmoid",), "erf": ("_npx_erf",), "make_loss": ("_sparse_make_loss",),
+}  # fmt: skip
 
 
 def _unary(name: str, write: str | Write) -> None:
     def written(c: Converter, data: str) -> Any:
-        if isinstance(write, str):
-            return c.op(write, data) if c.dtype(data).floating or write in ("Abs", "Sign", "Neg", "Identity") else (
-                c.cast(c.op(write, c.cast(data, DType.FLOAT)), c.dtype(data))
-            )  # fmt: skip
-        return write(c, data)
+        if not isinstance(write, str):
+            return write(c, data)
+        if c.dtype(data).floating:
+            return c.op(write, data)
+        return c.cast(c.op(write, c.cast(data, DType.FLOAT)), c.dtype(data))
 
-    numpy_name = () if name.startswith("_") or name == "relu" else (f"_npi_{name}",)
-    rule(name, f"_sparse_{name}", *numpy_name, *ALIASES.get(name, ()))(written)
+    more = [f"_sparse_{name}"] if name in SPARSE else []
+    more += [f"_npi_{name}"] if name in NUMPY else []
+    rule(name, *more, *ALIASES.get(name, ()))(written)
 
 
 for _name, _write in UNARY.items():
     _unary(_name, _write)
-rule("_npx_relu")(lambda c, data: c.Relu(data))
-rule("_npx_sigmoid")(lambda c, data: c.Sigmoid(data))
-rule("_npx_erf")(lambda c, data: c.Erf(data))
-rule("_sparse_stop_gradient")(lambda c, data: c.constant(data))
 
 
-def mod(c: Converter, x: str, y: str) -> str:
+def mod(c: Converter, x: str, y: str) -> Value:
     """The remainder with the sign of the divisor; 0 where that is 0."""
     zero = c.number(0, y)
     none = c.Equal(y, zero)
@@ -102,13 +121,13 @@ def mod(c: Converter, x: str, y: str) -> str:
     return c.Where(none, zero, rest)
 
 
-def compared(c: Converter, op: str, x: str, y: str, *, negate: bool = False) -> str:
+def compared(c: Converter, op: str, x: str, y: str, *, negate: bool = False) -> Value:
     """1 and 0 in the element type of the operands, as MXNet's legacy operators answer."""
     result = c.op(op, x, y)
     return c.cast(c.Not(result) if negate else result, c.dtype(x))
 
 
-def logical(c: Converter, op: str, x: str, y: str) -> str:
+def logical(c: Converter, op: str, x: str, y: str) -> Value:
     return c.cast(c.op(op, c.truth(x), c.truth(y)), c.dtype(x))
 
 
@@ -128,15 +147,17 @@ BINARY: dict[str, Callable[[Converter, str, str], str]] = {
     "logical_xor": lambda c, x, y: logical(c, "Xor", x, y),
 }  # fmt: skip
 TWO = {
-    "add": "elemwise_add _plus _Plus _add _grad_add _sparse_elemwise_add broadcast_plus _sparse_broadcast_add",
-    "sub": "elemwise_sub _minus _Minus _sub _sparse_elemwise_sub broadcast_minus _sparse_broadcast_sub",
+    "add": "elemwise_add _plus _Plus _add _grad_add _sparse_elemwise_add broadcast_plus _sparse_broadcast_add "
+    "_sparse_broadcast_plus",
+    "sub": "elemwise_sub _minus _Minus _sub _sparse_elemwise_sub broadcast_minus _sparse_broadcast_sub "
+    "_sparse_broadcast_minus",
     "mul": "elemwise_mul _mul _Mul _sparse_elemwise_mul _sparse_broadcast_mul",
     "div": "elemwise_div _div _Div _sparse_elemwise_div _sparse_broadcast_div _scatter_elemwise_div",
-    "power": "_Power",
-    "maximum": "_Maximum _npi_maximum",
-    "minimum": "_Minimum _npi_minimum",
-    "hypot": "_Hypot _npi_hypot",
-    "mod": "_Mod",
+    "power": "_power _Power",
+    "maximum": "_maximum _Maximum _npi_maximum",
+    "minimum": "_minimum _Minimum _npi_minimum",
+    "hypot": "_hypot _Hypot _npi_hypot",
+    "mod": "_mod _Mod",
 }
 SCALAR = {
     "add": "_plus_scalar _PlusScalar _scatter_plus_scalar",
@@ -144,11 +165,13 @@ SCALAR = {
     "mul": "_mul_scalar _MulScalar",
     "div": "_div_scalar _DivScalar",
     "hypot": "_hypot_scalar _HypotScalar _npi_hypot_scalar",
+    "maximum": "_maximum_scalar _MaximumScalar _npi_maximum_scalar",
+    "minimum": "_minimum_scalar _MinimumScalar _npi_minimum_scalar",
 }
 REVERSED = {"sub": "rminus RMinus", "div": "rdiv RDiv", "power": "rpower RPower", "mod": "rmod RMod"}
 
 
-def _camel(name: str) -> str:
+def _camel(name: str) -> Value:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
@@ -162,11 +185,11 @@ def _binary(c: Converter, lhs: str, rhs: str, *, write: Any) -> Any:
 
 
 for _name, _both in BINARY.items():
-    _names = [f"broadcast_{_name}", f"_{_name}", *TWO.get(_name, "").split()]
+    _names = [f"broadcast_{_name}", *TWO.get(_name, f"_{_name}").split()]
     if _name not in TWO:  # the capitals of MXNet's first releases: _Greater_Equal
         _names.append("_" + "_".join(p.capitalize() for p in _name.split("_")))
     rule(*_names, write=_both)(_binary)
-    _names = [f"_{_name}_scalar", f"_{_camel(_name)}Scalar", *SCALAR.get(_name, "").split()]
+    _names = SCALAR.get(_name, f"_{_name}_scalar _{_camel(_name)}Scalar").split()
     rule(*_names, write=_both)(_with_scalar)
 for _name, _texts in REVERSED.items():
     _low, _high = _texts.split()
@@ -291,12 +314,8 @@ def all_finite(c: Converter, data: str, *, init_output: bool = True) -> Any:
 
 
 @rule("_contrib_allclose")
-def allclose(
-    c: Converter, a: str, b: str, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = True
-) -> Any:
-    near = c.LessOrEqual(
-        c.Abs(c.Sub(a, b)), c.Add(c.number(atol, a), c.Mul(c.number(rtol, a), c.Abs(b)))
-    )
+def allclose(c: Converter, a: str, b: str, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = True) -> Any:
+    near = c.LessOrEqual(c.Abs(c.Sub(a, b)), c.Add(c.number(atol, a), c.Mul(c.number(rtol, a), c.Abs(b))))
     near = c.Or(near, c.Equal(a, b))
     if equal_nan:
         near = c.Or(near, c.And(c.IsNaN(a), c.IsNaN(b)))

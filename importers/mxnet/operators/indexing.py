@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ....ops.errors import UnsupportedModel
-from ..converter import Converter, element_type
+from ..converter import Converter, Value, element_type
 from ..rules import rule
 from .reductions import within
 from .shapes import bounds
 
 
-def inside(c: Converter, indices: str, size: str, mode: str) -> str:
+def inside(c: Converter, indices: str, size: str, mode: str) -> Value:
     """Whole indices within a size (a scalar): cut off at its ends, or taken around."""
     whole = c.whole(indices)
     if mode == "wrap":
@@ -26,15 +26,13 @@ def inside(c: Converter, indices: str, size: str, mode: str) -> str:
     return c.Max(c.Min(whole, c.Sub(size, c.const(1))), c.const(0))
 
 
-def scalar_size(c: Converter, x: str, axis: int) -> str:
+def scalar_size(c: Converter, x: str, axis: int) -> Value:
     known = c.dims(x)[axis]
     return c.const(known) if isinstance(known, int) else c.squeeze(c.dim(x, axis), 0)
 
 
 @rule("Embedding", "_contrib_SparseEmbedding", "_sparse_Embedding", "_npx_embedding")
-def embedding(
-    c: Converter, data: str, weight: str, *, input_dim: int, output_dim: int, dtype: Any = "float32"
-) -> Any:
+def embedding(c: Converter, data: str, weight: str, *, input_dim: int, output_dim: int, dtype: Any = "float32") -> Any:
     """Rows of a table; indices beyond its ends are those of the ends."""
     return c.Gather(weight, inside(c, data, scalar_size(c, weight, 0), "clip"), axis=0)
 
@@ -64,7 +62,7 @@ def pick(c: Converter, data: str, index: str, *, axis: Any = -1, keepdims: bool 
     return picked if keepdims else c.squeeze(picked, axis)
 
 
-def _rows(c: Converter, indices: str) -> str:
+def _rows(c: Converter, indices: str) -> Value:
     """Index tuples as the last axis, where ONNX has them; MXNet has them as the first."""
     return c.transpose(c.whole(indices), [*range(1, c.rank(indices)), 0])
 
@@ -148,7 +146,7 @@ def unravel_index(c: Converter, data: str, *, shape: tuple[int, ...]) -> Any:
     return c.cast(c.Mod(parts, c.const(sizes)), c.dtype(data))
 
 
-def _assigned(c: Converter, lhs: str, value: str, begin: Any, end: Any, step: Any) -> str:
+def _assigned(c: Converter, lhs: str, value: str, begin: Any, end: Any, step: Any) -> Value:
     """`lhs` with a slice of it replaced: the slice of the positions says where."""
     shape = c.sizes(lhs, "to write a slice of it")
     begin, end = (v if isinstance(v, tuple) else (v,) for v in (begin, end))
@@ -175,7 +173,7 @@ def slice_assign_scalar(
 # Sequences: the time is axis 0, the batch axis 1, unless `axis` swaps them
 
 
-def _lengths(c: Converter, data: str, lengths: str, axis: int) -> str:
+def _lengths(c: Converter, data: str, lengths: str, axis: int) -> Value:
     """Lengths that broadcast with the data."""
     rank = c.rank(data)
     return c.reshape(lengths, [-1 if i == 1 - axis else 1 for i in range(rank)])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....ops.errors import ModelError, UnsupportedModel
-from ..converter import Converter
+from ..converter import Converter, Value
 from ..rules import rule
 
 
@@ -123,7 +123,7 @@ def deconvolution(
     )
 
 
-@rule("Pooling", "Pooling_v1", "_npx_pooling")
+@rule("Pooling", "Pooling_v1", "_npx_pooling", keeps_axes=True)
 def pooling(
     c: Converter,
     data: str,
@@ -145,22 +145,30 @@ def pooling(
         if power is None:
             raise UnsupportedModel(f"pooling of the norm {p_value!r} is not known")
         summed = _pooled(c, power(c, data), kernel, "sum", stride, pad, global_pool, pooling_convention, True)
-        root = {1: _itself, 2: lambda c, x: c.Sqrt(x), 3: lambda c, x: c.Pow(x, c.number(1 / 3, x))}[p_value]
+        root = {1: _itself, 2: _square_root, 3: _cube_root}[p_value]
         return c.transpose(root(c, summed), back)
     counted = count_include_pad is None or bool(count_include_pad)
     result = _pooled(c, data, kernel, pool_type, stride, pad, global_pool, pooling_convention, counted)
     return c.transpose(result, back)
 
 
-def _itself(c: Converter, x: str) -> str:
+def _itself(c: Converter, x: str) -> Value:
     return x
 
 
-def _square(c: Converter, x: str) -> str:
+def _square(c: Converter, x: str) -> Value:
     return c.Mul(x, x)
 
 
-def _cube(c: Converter, x: str) -> str:
+def _square_root(c: Converter, x: str) -> Value:
+    return c.Sqrt(x)
+
+
+def _cube_root(c: Converter, x: str) -> Value:
+    return c.Pow(x, c.number(1 / 3, x))
+
+
+def _cube(c: Converter, x: str) -> Value:
     return c.Mul(c.Mul(x, x), x)
 
 
@@ -174,7 +182,7 @@ def _pooled(
     whole: bool,
     convention: str,
     counted: bool,
-) -> str:
+) -> Value:
     if kind not in ("max", "avg", "sum"):
         raise UnsupportedModel(f"pooling of the kind {kind!r} is not known")
     if whole:
@@ -277,9 +285,7 @@ def _batch_norm(
         order = [0, axis, *(i for i in range(1, rank) if i != axis)] if axis else [1, 0, *range(2, rank)]
         back = [order.index(i) for i in range(rank)]
         moved = c.transpose(data, order)
-        normal = c.BatchNormalization(
-            moved, gamma, beta, moving_mean, moving_var, epsilon=eps, momentum=momentum
-        )
+        normal = c.BatchNormalization(moved, gamma, beta, moving_mean, moving_var, epsilon=eps, momentum=momentum)
         result = c.transpose(normal, back)
     if relu:
         result = c.Relu(result)
@@ -288,12 +294,12 @@ def _batch_norm(
     return result, moving_mean, c.Reciprocal(c.Sqrt(c.Add(moving_var, c.number(eps, data))))
 
 
-rule("BatchNorm", "_npx_batch_norm", relu=False)(_batch_norm)
-rule("BatchNorm_v1", "_contrib_SyncBatchNorm", relu=False)(_batch_norm)
-rule("_contrib_BatchNormWithReLU", relu=True)(_batch_norm)
+rule("BatchNorm", "_npx_batch_norm", relu=False, keeps_axes=True)(_batch_norm)
+rule("BatchNorm_v1", "_contrib_SyncBatchNorm", relu=False, keeps_axes=True)(_batch_norm)
+rule("_contrib_BatchNormWithReLU", relu=True, keeps_axes=True)(_batch_norm)
 
 
-@rule("LayerNorm", "_npx_layer_norm")
+@rule("LayerNorm", "_npx_layer_norm", keeps_axes=True)
 def layer_norm(
     c: Converter, data: str, gamma: str, beta: str, *, axis: int = -1, eps: float = 1e-5, output_mean_var: bool = False
 ) -> Any:
@@ -308,7 +314,7 @@ def layer_norm(
     return (result, c.squeeze(mean, at), c.squeeze(spread_, at)) if output_mean_var else result
 
 
-@rule("GroupNorm")
+@rule("GroupNorm", keeps_axes=True)
 def group_norm(
     c: Converter,
     data: str,
@@ -326,12 +332,12 @@ def group_norm(
     return c.op("GroupNormalizationPerGroup", data, gamma, beta, domain="mezzo", **attrs)
 
 
-@rule("InstanceNorm")
+@rule("InstanceNorm", keeps_axes=True)
 def instance_norm(c: Converter, data: str, gamma: str, beta: str, *, eps: float = 1e-3) -> Any:
     return c.InstanceNormalization(data, gamma, beta, epsilon=eps)
 
 
-@rule("L2Normalization")
+@rule("L2Normalization", keeps_axes=True)
 def l2_normalization(c: Converter, data: str, *, eps: float = 1e-10, mode: str = "instance") -> Any:
     axes = {"instance": range(1, c.rank(data)), "channel": [1], "spatial": range(2, c.rank(data))}.get(mode)
     if axes is None:
@@ -340,17 +346,13 @@ def l2_normalization(c: Converter, data: str, *, eps: float = 1e-10, mode: str =
     return c.Div(data, c.Sqrt(c.Add(total, c.number(eps, data))))
 
 
-@rule("LRN")
-def lrn(
-    c: Converter, data: str, *, nsize: int, alpha: float = 1e-4, beta: float = 0.75, knorm: float = 2.0
-) -> Any:
+@rule("LRN", keeps_axes=True)
+def lrn(c: Converter, data: str, *, nsize: int, alpha: float = 1e-4, beta: float = 0.75, knorm: float = 2.0) -> Any:
     return c.LRN(data, size=nsize, alpha=alpha, beta=beta, bias=knorm)
 
 
-@rule("Dropout", "_npx_dropout")
-def dropout(
-    c: Converter, data: str, *, p: float = 0.5, mode: str = "training", axes: tuple[int, ...] = ()
-) -> Any:
+@rule("Dropout", "_npx_dropout", keeps_axes=True)
+def dropout(c: Converter, data: str, *, p: float = 0.5, mode: str = "training", axes: tuple[int, ...] = ()) -> Any:
     """`axes` share one draw; mode "always" drops outside of training too."""
     ratio = c.const(np.float32(p))
     always = (c.const(np.array(True)),) if mode == "always" else ()
@@ -433,20 +435,19 @@ def kl_regularised(
 
 def _heads(c: Converter, x: str, heads: int, parts: int) -> list[str]:
     """[length, batch, heads * parts * size] as `parts` arrays [batch * heads, length, size]."""
-    apart = c.reshape(x, [0, 0, heads, parts, -1])
+    width = c.dims(x)[2]
+    apart = c.reshape(x, [0, 0, heads, parts, width // (heads * parts) if isinstance(width, int) else -1])
     split = [c.squeeze(c.slice(apart, 3, i, i + 1), 3) for i in range(parts)]
     length = c.dim(x, 0)
-    return [
-        c.Reshape(c.transpose(p, (1, 2, 0, 3)), c.shape_with([-1, length, c.dim(p, 3)])) for p in split
-    ]
+    return [c.Reshape(c.transpose(p, (1, 2, 0, 3)), c.shape_with([-1, length, c.dim(p, 3)])) for p in split]
 
 
-def _scaled(c: Converter, queries: str, keys: str) -> str:
-    root = math.sqrt(c.size(queries, 2, "to divide by its root"))
+def _scaled(c: Converter, queries: str, keys: str, width: int, heads: int) -> Value:
+    root = math.sqrt(width // heads)
     return c.MatMul(c.Div(queries, c.number(root, queries)), c.transpose(keys, (0, 2, 1)))
 
 
-def _joined(c: Converter, attention: str, values: str, heads: int) -> str:
+def _joined(c: Converter, attention: str, values: str, heads: int) -> Value:
     """[batch * heads, length, size] as [length, batch, heads * size]."""
     product = c.MatMul(attention, values)
     apart = c.Reshape(product, c.shape_with([-1, heads, c.dim(product, 1), c.dim(product, 2)]))
@@ -456,7 +457,8 @@ def _joined(c: Converter, attention: str, values: str, heads: int) -> str:
 @rule("_contrib_interleaved_matmul_selfatt_qk")
 def selfatt_qk(c: Converter, queries_keys_values: str, *, heads: int) -> Any:
     queries, keys, _ = _heads(c, queries_keys_values, heads, 3)
-    return _scaled(c, queries, keys)
+    width = c.size(queries_keys_values, 2, "to divide by the root of a head's size") // 3
+    return _scaled(c, queries, keys, width, heads)
 
 
 @rule("_contrib_interleaved_matmul_selfatt_valatt")
@@ -466,7 +468,8 @@ def selfatt_valatt(c: Converter, queries_keys_values: str, attention: str, *, he
 
 @rule("_contrib_interleaved_matmul_encdec_qk")
 def encdec_qk(c: Converter, queries: str, keys_values: str, *, heads: int) -> Any:
-    return _scaled(c, _heads(c, queries, heads, 1)[0], _heads(c, keys_values, heads, 2)[0])
+    width = c.size(queries, 2, "to divide by the root of a head's size")
+    return _scaled(c, _heads(c, queries, heads, 1)[0], _heads(c, keys_values, heads, 2)[0], width, heads)
 
 
 @rule("_contrib_interleaved_matmul_encdec_valatt")

@@ -6,11 +6,11 @@ from typing import Any
 
 from ....ops import DType
 from ....ops.errors import UnsupportedModel
-from ..converter import Converter, element_type
+from ..converter import Converter, Value, element_type
 from ..rules import rule
 
 
-def reduced(c: Converter, op: str, x: str, axes: list[int], *, keep: bool) -> str:
+def reduced(c: Converter, op: str, x: str, axes: list[int], *, keep: bool) -> Value:
     """A reduction; one of all axes leaves one element in one axis, as MXNet's legacy operators do."""
     if not axes:
         return c.Identity(x)
@@ -172,7 +172,7 @@ rule("log_softmax", "_npx_log_softmax", op="LogSoftmax", negate=False)(_softmax)
 rule("softmin", op="Softmax", negate=True)(_softmax)
 
 
-def positions(c: Converter, x: str, axis: int) -> str:
+def positions(c: Converter, x: str, axis: int) -> Value:
     """0, 1, 2, ... along an axis of `x`, with sizes of 1 elsewhere: int64."""
     rank = c.rank(x)
     size = c.squeeze(c.dim(x, axis), 0)
@@ -180,8 +180,8 @@ def positions(c: Converter, x: str, axis: int) -> str:
     return c.reshape(steps, [-1 if i == axis else 1 for i in range(rank)])
 
 
-def within(c: Converter, x: str, length: str, axis: int) -> str:
-    """Whether elements lie before a length, which broadcasts with `x`."""
+def within(c: Converter, x: str, length: str, axis: int) -> Value:
+    """Truths: elements that lie before a length, which broadcasts with `x`."""
     return c.Less(positions(c, x, axis), c.whole(length))
 
 

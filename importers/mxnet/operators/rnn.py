@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....ops.errors import ModelError, UnsupportedModel
-from ..converter import Converter
+from ..converter import Converter, Value
 from ..rules import rule
 
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
@@ -13,7 +13,7 @@ GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_relu": (0,), "rnn_tanh": (0,)}
 
 
-@rule("RNN", "_npx_rnn")
+@rule("RNN", "_npx_rnn", fills=True)
 def rnn(
     c: Converter,
     data: str,
@@ -45,6 +45,8 @@ def rnn(
         sequence_length, state_cell = state_cell, None
     directions, gates = 1 + bidirectional, GATES[mode]
     blob = _Blob(c, parameters, mode, state_size, num_layers, directions)
+    whole = c.shape_with([num_layers * directions, c.dim(data, 1), state_size])
+    state, state_cell = (c.Expand(s, whole) if s in c.partial else s for s in (state, state_cell))
     x, lasts, cells = data, [], []
     for layer in range(num_layers):
         if layer and p:
@@ -103,16 +105,14 @@ class _Blob:
             weights.append(self.part(at, width))
             states.append(self.part(at + rows * width, hidden))
             at += rows * (width + hidden)
-            offsets.append(
-                self.c.op("Concat", self.part(biases, 1), self.part(biases + rows, 1), axis=1)
-            )
+            offsets.append(self.c.op("Concat", self.part(biases, 1), self.part(biases + rows, 1), axis=1))
             biases += rows * 2
         c = self.c
         stacked = [c.op("Concat", *parts, axis=0) if directions > 1 else parts[0] for parts in (weights, states)]
         joined = c.op("Concat", *offsets, axis=0) if directions > 1 else offsets[0]
         return stacked[0], stacked[1], c.squeeze(joined, 2)
 
-    def part(self, at: int, width: int) -> str:
+    def part(self, at: int, width: int) -> Value:
         """[1, rows, width] from the blob, the gates in ONNX's order."""
         c = self.c
         block = c.reshape(c.slice(self.blob, 0, at, at + self.rows * width), [1, self.rows, width])

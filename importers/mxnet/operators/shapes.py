@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....ops.errors import ModelError, ShapeError, UnsupportedModel
-from ..converter import Converter, element_type
+from ..converter import Converter, Value, element_type
 from ..rules import rule
 from .reductions import positions
 
@@ -34,10 +34,8 @@ def reshape(
     if not shape:
         raise ModelError("it lacks its attribute 'shape'")
     axes = list(range(c.rank(data)))
-    if reverse:
-        parts = _reshaped(c, data, _reversed(shape), axes[::-1])[::-1]
-    else:
-        parts = _reshaped(c, data, shape, axes)
+    read = _reshaped(c, data, _reversed(shape) if reverse else shape, axes[::-1] if reverse else axes)
+    parts = read[::-1] if reverse else read
     return c.Reshape(data, c.shape_with(parts))
 
 
@@ -55,11 +53,11 @@ def _reversed(shape: Sequence[int]) -> list[int]:
 def _reshaped(c: Converter, x: str, shape: Sequence[int], axes: list[int]) -> list[int | str]:
     """Sizes, or vectors of one size, of the result; `axes` are those of `x` in the order in which codes take them."""
 
-    def size(axis: int) -> int | str:
+    def size(axis: int) -> Value:
         known = c.dims(x)[axis]
         return known if isinstance(known, int) else c.dim(x, axis)
 
-    def product(a: int | str, b: int | str) -> int | str:
+    def product(a: int | str, b: int | str) -> Value:
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         return c.Mul(*(c.ints(v) if isinstance(v, int) else v for v in (a, b)))
@@ -168,7 +166,7 @@ def bounds(
 
 
 @rule("slice", "crop", "_sparse_slice", "_npi_slice", "_npx_slice")
-def slice_(c: Converter, data: str, *, begin: tuple[Any, ...], end: tuple[Any, ...], step: tuple[Any, ...] = ()) -> Any:
+def slice_(c: Converter, data: str, *, begin: Any, end: Any, step: tuple[Any, ...] = ()) -> Any:
     begin, end = (v if isinstance(v, tuple) else (v,) for v in (begin, end))
     return c.Slice(data, *bounds(c, data, begin, end, step))
 
@@ -238,7 +236,7 @@ def stack(c: Converter, *data: str, axis: int = 0) -> Any:
 
 
 @rule("tile", "_npi_tile")
-def tile(c: Converter, data: str, *, reps: tuple[int, ...]) -> Any:
+def tile(c: Converter, data: str, *, reps: Any) -> Any:
     times = list(reps) if isinstance(reps, tuple) else [reps]
     more = len(times) - c.rank(data)
     data = c.unsqueeze(data, *range(more)) if more > 0 else data
@@ -330,7 +328,7 @@ def diag(c: Converter, data: str, *, k: int = 0, axis1: int = 0, axis2: int = 1)
     return diagonal(c, data, first, second, k)
 
 
-def diagonal(c: Converter, x: str, first: int, second: int, k: int) -> str:
+def diagonal(c: Converter, x: str, first: int, second: int, k: int) -> Value:
     """The elements where the index of one axis is that of another plus k, as the last axis."""
     rows, columns = c.size(x, first), c.size(x, second)
     count = max(min(rows, columns - k) if k >= 0 else min(rows + k, columns), 0)
@@ -355,11 +353,12 @@ def ones_like(c: Converter, data: str) -> Any:
     return c.like(data, 1)
 
 
-def filled(c: Converter, shape: Any, value: float, dtype: Any) -> str:
+def filled(c: Converter, shape: Any, value: float, dtype: Any) -> Value:
     sizes = (shape,) if isinstance(shape, int) else tuple(shape or ())
+    made: str = c.full(c.ints(*(s or 1 for s in sizes)), value, element_type(dtype))
     if 0 in sizes:
-        raise UnsupportedModel(f"a fill of the shape {sizes}, of which MXNet infers a part")
-    return c.full(c.ints(*sizes), value, element_type(dtype))
+        c.partial[made] = sizes
+    return made
 
 
 rule("_zeros", "_npi_zeros")(lambda c, *, shape=(), dtype="float32": filled(c, shape, 0, dtype))
@@ -414,10 +413,7 @@ def eye(c: Converter, *, N: int, M: Any = None, k: int = 0, dtype: Any = "float3
 def arange_like(
     c: Converter, data: str, *, start: float = 0.0, step: float = 1.0, repeat: int = 1, axis: Any = None
 ) -> Any:
-    if axis is None:
-        count = c.Size(data)
-    else:
-        count = c.squeeze(c.dim(data, c.axis(data, axis)), 0)
+    count = c.Size(data) if axis is None else c.squeeze(c.dim(data, c.axis(data, axis)), 0)
     steps = c.Range(c.const(0), count, c.const(1))
     if repeat > 1:
         steps = c.Div(steps, c.const(repeat))
