@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from ..importers import load_graph
+from ..importers import load_graph, mxnet
 from ..nd.array import Array
 from ..nd.recording import RECORDING
 from ..nd.running import as_array
@@ -57,9 +58,28 @@ class SymbolBlock(HybridBlock):
         self._forms: dict[Any, Traced] = {}
 
     @classmethod
-    def imports(cls, path: str | os.PathLike[str], *, statistics: bool = True, learn_scales: bool = False) -> Self:
-        """Read a model file of any format. Raises ModelError as `mz.load` does."""
-        return cls(load_graph(path), statistics=statistics, learn_scales=learn_scales)
+    def imports(
+        cls,
+        path: str | os.PathLike[str],
+        input_names: str | Sequence[str] = (),
+        param_file: str | os.PathLike[str] | None = None,
+        *,
+        statistics: bool = True,
+        learn_scales: bool = False,
+    ) -> Self:
+        """Read a model file of any format. `input_names` says in which order inputs are given to the block; of a model
+        of MXNet, `param_file` has the parameters, and is found beside the symbol when left out.
+
+        Raises ModelError as `mz.load` does, InputError for names that are not those of the inputs.
+        """
+        graph = load_graph(path) if param_file is None else mxnet.load(path, param_file)
+        names = (input_names,) if isinstance(input_names, str) else tuple(input_names)
+        fed = [n for n in graph.inputs if n not in graph.initializers]
+        if names and sorted(names) != sorted(fed):
+            raise InputError(f"the inputs are {', '.join(fed)}, not {', '.join(names)}", where="SymbolBlock.imports")
+        if names:
+            graph = graph.but(inputs=(*names, *(n for n in graph.inputs if n in graph.initializers)))
+        return cls(graph, statistics=statistics, learn_scales=learn_scales)
 
     def forward(self, *inputs: Array) -> Any:
         fed = [n for n in self._graph.inputs if n not in self._graph.initializers]

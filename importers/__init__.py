@@ -4,19 +4,22 @@ packages."""
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from ..ops.budget import Budget
 from ..runtime.ir.graph import Graph
-from .registry import load_graph, register_importer
+from .registry import Source, first_bytes, load_graph, register_importer
 from .uses import OperatorUse
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OperatorUse", "load_graph", "load_onnx", "operators_of", "register_importer"]
+__all__ = ["OperatorUse", "first_bytes", "is_mxnet", "load_graph", "load_onnx", "operators_of", "register_importer"]
 
 DEFAULT = Budget()
+SYMBOL = re.compile(rb'\s*\{\s*"nodes"\s*:')  # how symbol files of MXNet begin
+ARRAYS = b"\x12\x01" + bytes(14)  # and its files of arrays
 
 
 def load_onnx(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, budget: Budget = DEFAULT) -> Graph:
@@ -43,3 +46,17 @@ def operators_of(
     from .load import operators
 
     return operators(source, budget)
+
+
+def is_mxnet(head: bytes) -> bool:
+    """Return True if a file begins as one of Apache MXNet: a symbol, or arrays."""
+    return SYMBOL.match(head) is not None or head.startswith(ARRAYS)
+
+
+def _read_mxnet(source: Source, budget: Budget) -> Graph:
+    from .mxnet import read
+
+    return read(source, budget)
+
+
+register_importer("mxnet", is_mxnet, _read_mxnet)

@@ -66,7 +66,7 @@ def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None
     """
     if is_mezzo(source):
         return open_file(source, budget).graph
-    head = _head(source) if IMPORTERS else b""
+    head = first_bytes(source)
     for importer in IMPORTERS.values():
         if importer.recognizes(head):
             return _read(importer, source, budget or Budget())
@@ -91,7 +91,7 @@ def _read(importer: Importer, source: Source, budget: Budget) -> Graph:
     return graph
 
 
-def _head(source: Any) -> bytes:
+def first_bytes(source: Any) -> bytes:
     """The first bytes of a regular file; none of anything else."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source[:HEAD])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..exporters import expressible
-from ..importers import load_onnx, operators_of
+from ..importers import first_bytes, is_mxnet, load_graph, load_onnx, mxnet, operators_of
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, UnsupportedModel
@@ -81,7 +81,8 @@ def _opened(path: Path, findings: _Findings) -> Graph | None:
     """The graph of a file, if it is one that can be run."""
     findings.parts["file"] = "valid"
     try:
-        graph = _mezzo(path, findings) if is_mezzo(path) else _onnx(path, findings)
+        read = _mezzo if is_mezzo(path) else _mxnet if is_mxnet(first_bytes(path)) else _onnx
+        graph = read(path, findings)
         # what a run would say of operands that do not fit, without computing anything large
         limits = replace(findings.budget, fold_elements=min(FOLDED, findings.budget.fold_elements))
         infer(graph, budget=limits)
@@ -98,6 +99,14 @@ def _mezzo(path: Path, findings: _Findings) -> Graph:
     uses = Counter((n.domain, n.op) for _, n in graph.walk())
     _tell(findings, [(d or "ai.onnx", op, versions.get(d), count, "yes", "") for (d, op), count in uses.items()])
     return graph
+
+
+def _mxnet(path: Path, findings: _Findings) -> Graph:
+    hint = "write that part with other operators, and save the symbol again"
+    used = mxnet.operator_uses(path, findings.budget)
+    _tell(findings, [("mxnet", n, None, count, "yes" if known else "no", "" if known else hint)
+                  for n, (count, known) in used.items()])  # fmt: skip
+    return load_graph(path, budget=findings.budget)
 
 
 def _onnx(path: Path, findings: _Findings) -> Graph:

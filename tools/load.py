@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
-from ..importers import load_graph
+from ..importers import first_bytes, is_mxnet, load_graph
 from ..ops.budget import Budget
 from ..ops.errors import InputError
-from ..ops.types import Array
+from ..ops.types import Array, Dim
 from ..runtime.execution.session import Session
-from ..runtime.file import is_mezzo, open_file
+from ..runtime.file import Opened, is_mezzo, open_file
 from ..runtime.ir.graph import Graph
 from ..runtime.memory.plan import Strategy
 
@@ -27,6 +27,9 @@ Source = str | os.PathLike[str] | bytes
 
 class LoadOptions(TypedDict, total=False):
     """Arguments of `load` that mean the same whether the model has caches or not."""
+
+    params: Source | Mapping[str, Array] | None
+    shapes: Mapping[str, Sequence[Dim]] | None
 
     device: str
     budget: Budget | None
@@ -60,6 +63,8 @@ def load(
     cache: Patterns | None = None,
     capacity: int | None = None,
     max_cache_bytes: int | None = None,
+    params: Source | Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Sequence[Dim]] | None = None,
     device: str = "cpu",
     budget: Budget | None = None,
     strategy: Strategy | str = Strategy.BOTH,
@@ -77,7 +82,8 @@ def load(
     """Load a model and make a session of it.
 
     `source` is the path of an ONNX or a `.mezzo` file, or one of a registered format (`importers.register_importer`),
-    which are told apart by how they begin, or its bytes. `budget` limits
+    which are told apart by how they begin, or its bytes. Of a model of MXNet it is the symbol; `params` is its file of
+    parameters, found beside it when left out, and `shapes` are sizes of its inputs. `budget` limits
     what the model may ask for; see Session for the rest. `precision="int8"` quantises a float model by what its
     activations are on `calibration` (see train/quantize.py). A model whose input sizes are all known is planned here,
     so that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a
@@ -95,7 +101,10 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget, mapped=True)
+    if params is not None or shapes is not None:
+        model: Graph | Opened = _mxnet(source, params, shapes, budget)
+    else:
+        model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget, mapped=True)
     if precision == "int8":
         if calibration is None:
             raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")
@@ -125,6 +134,23 @@ def load(
         seed=seed,
         name=file_name(source),
     )
+
+
+def _mxnet(
+    source: Source,
+    params: Source | Mapping[str, Array] | None,
+    shapes: Mapping[str, Sequence[Dim]] | None,
+    budget: Budget | None,
+) -> Graph:
+    from ..importers import mxnet
+
+    if not is_mxnet(first_bytes(source)):
+        raise InputError(
+            "params= and shapes= are for models of MXNet, and this file is none",
+            where=file_name(source) or "load",
+            hint="leave them out: other files hold their parameters and sizes",
+        )
+    return mxnet.load(source, params, shapes=shapes, budget=budget)
 
 
 def file_name(source: object) -> str:

@@ -92,6 +92,7 @@ __all__ = [
     "loss",
     "memory",
     "metrics",
+    "mxnet",
     "nd",
     "onnx",
     "onnxruntime",

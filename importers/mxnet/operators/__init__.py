@@ -1,0 +1,6 @@
+"""Rules of MXNet's operators, by kind. Importing this registers all of them."""
+
+from ..rules import RULES
+from . import algebra, boxes, elementwise, indexing, nn, reductions, rnn, shapes, vision
+
+__all__ = ["RULES", "algebra", "boxes", "elementwise", "indexing", "nn", "reductions", "rnn", "shapes", "vision"]

@@ -1,0 +1,144 @@
+"""Write models of MXNet's gluon zoo with random weights, and what they answer: in an environment with mxnet 1.9.1,
+
+    python -m tests.mxnet.zoo FOLDER [NAME ...]
+
+Beside each pair of files stands `NAME-io.npz`: the operand, the answer, and of some the parameters after one step of
+SGD.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZE = {"inceptionv3": 299, "ssd": 64}
+
+
+def _vision(name: str) -> Callable[[Any], Any]:
+    return lambda mx: getattr(mx.gluon.model_zoo.vision, name)(classes=10)
+
+
+def _ssd(mx: Any) -> Any:
+    """A head of SSD over a small network: anchors, classes, offsets, detection."""
+    nn = mx.gluon.nn
+
+    class Head(mx.gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.body = nn.HybridSequential()
+                for width in (8, 16):
+                    self.body.add(nn.Conv2D(width, 3, strides=2, padding=1), nn.BatchNorm(), nn.Activation("relu"))
+                self.classes = nn.Conv2D(3 * 4, 3, padding=1)
+                self.offsets = nn.Conv2D(4 * 4, 3, padding=1)
+
+        def hybrid_forward(self, F: Any, x: Any) -> Any:
+            x = self.body(x)
+            anchors = F.contrib.MultiBoxPrior(x, sizes=(0.3, 0.5), ratios=(1, 2, 0.5))
+            classes = self.classes(x).transpose((0, 2, 3, 1)).reshape((0, -1, 3))
+            offsets = self.offsets(x).transpose((0, 2, 3, 1)).reshape((0, -1))
+            chances = F.softmax(classes, axis=-1).transpose((0, 2, 1))
+            return F.contrib.MultiBoxDetection(chances, offsets, anchors, nms_threshold=0.45, nms_topk=40)
+
+    return Head()
+
+
+def _language(kind: str) -> Callable[[Any], Any]:
+    def make(mx: Any) -> Any:
+        nn, rnn = mx.gluon.nn, mx.gluon.rnn
+        net = nn.HybridSequential()
+        layer = {"lstm": rnn.LSTM, "gru": rnn.GRU}[kind]
+        net.add(nn.Embedding(50, 16), layer(24, num_layers=2, bidirectional=kind == "gru"), nn.Dense(50, flatten=False))
+        return net
+
+    return make
+
+
+def _transformer(mx: Any) -> Any:
+    """Two layers of an encoder in the manner of GluonNLP, with interleaved products."""
+    nn = mx.gluon.nn
+
+    class Layer(mx.gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.parts = nn.Dense(3 * 32, flatten=False)
+                self.out = nn.Dense(32, flatten=False)
+                self.wide = nn.Dense(64, flatten=False)
+                self.narrow = nn.Dense(32, flatten=False)
+                self.first, self.second = nn.LayerNorm(), nn.LayerNorm()
+
+        def hybrid_forward(self, F: Any, x: Any) -> Any:
+            parts = self.parts(x)
+            weights = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(parts, heads=4), axis=-1)
+            x = self.first(x + self.out(F.contrib.interleaved_matmul_selfatt_valatt(parts, weights, heads=4)))
+            return self.second(x + self.narrow(F.LeakyReLU(self.wide(x), act_type="gelu")))
+
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(50, 32), Layer(), Layer())
+    return net
+
+
+MODELS: dict[str, Callable[[Any], Any]] = {
+    "resnet18_v1": _vision("resnet18_v1"),
+    "resnet18_v2": _vision("resnet18_v2"),
+    "resnet50_v1": _vision("resnet50_v1"),
+    "resnet50_v2": _vision("resnet50_v2"),
+    "mobilenet0_25": _vision("mobilenet0_25"),
+    "mobilenet_v2_0_25": _vision("mobilenet_v2_0_25"),
+    "squeezenet1_1": _vision("squeezenet1_1"),
+    "densenet121": _vision("densenet121"),
+    "vgg11": _vision("vgg11"),
+    "alexnet": _vision("alexnet"),
+    "inceptionv3": _vision("inception_v3"),
+    "ssd": _ssd,
+    "lstm": _language("lstm"),
+    "gru": _language("gru"),
+    "transformer": _transformer,
+}
+TEXTS = ("lstm", "gru", "transformer")
+
+
+def operand(name: str) -> Any:
+    rng = np.random.default_rng(len(name))
+    if name in TEXTS:
+        return rng.integers(0, 50, (7, 2)).astype(np.float32)
+    size = SIZE.get(name, 224)
+    return rng.standard_normal((2, 3, size, size)).astype(np.float32)
+
+
+def write(name: str, folder: Path) -> None:
+    import mxnet as mx
+
+    mx.random.seed(7)
+    np.random.seed(7)  # noqa: TID251  MXNet draws its first weights there
+    net = MODELS[name](mx)
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    x = mx.nd.array(operand(name))
+    with mx.autograd.record():  # running statistics unlike 0 and 1
+        net(x).sum()
+    answer = net(x).asnumpy()
+    net.export(str(folder / name), epoch=1)
+    stored = {"data": operand(name), "answer": answer}
+    if name in ("resnet18_v1", "mobilenet0_25", "lstm"):
+        labels = mx.nd.array(np.arange(answer.size // answer.shape[-1]).reshape(answer.shape[:-1]) % answer.shape[-1])
+        loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        with mx.autograd.record():
+            value = loss(net(x), labels).mean()
+        value.backward()
+        trainer.step(1)
+        stored["labels"], stored["loss"] = labels.asnumpy(), value.asnumpy()
+        for key, parameter in net.collect_params().items():
+            stored[f"after/{key}"] = parameter.data().asnumpy()
+    np.savez(folder / f"{name}-io.npz", **stored)
+
+
+if __name__ == "__main__":
+    for model in sys.argv[2:] or MODELS:
+        write(model, Path(sys.argv[1]))

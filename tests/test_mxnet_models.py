@@ -1,0 +1,317 @@
+"""Files of MXNet: formats of every version, damage, whole models, and what is done with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mezzo as mz
+from mezzo.importers import mxnet
+from mezzo.ops.errors import MezzoError, ModelError, UnsupportedModel
+from mezzo.tools.check import check
+from mezzo.tools.convert import convert
+
+from .mxnet.zoo import MODELS
+from .peers import peer
+
+FORMATS = Path(__file__).parents[2] / "shared" / "mxnet-fixtures" / "formats"
+here = pytest.mark.skipif(not FORMATS.exists(), reason="../shared is not here")
+FILES = ("g-0003", "gl", "gpu", "sp", "v0", "v1", "v2", "v3")
+
+
+def small_symbol() -> dict[str, Any]:
+    """data -> FullyConnected (weight, bias) -> SoftmaxOutput (label)."""
+    nodes = [
+        {"op": "null", "name": "data", "inputs": []},
+        {"op": "null", "name": "fc_weight", "inputs": []},
+        {"op": "null", "name": "fc_bias", "inputs": []},
+        {"op": "FullyConnected", "name": "fc", "attrs": {"num_hidden": "3"}, "inputs": [[i, 0, 0] for i in range(3)]},
+        {"op": "null", "name": "softmax_label", "inputs": []},
+        {"op": "SoftmaxOutput", "name": "softmax", "inputs": [[3, 0, 0], [4, 0, 0]]},
+    ]  # fmt: skip
+    return {"nodes": nodes, "arg_nodes": [0, 1, 2, 4], "heads": [[5, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}
+
+
+WEIGHTS = {
+    "arg:fc_weight": np.arange(12, dtype=np.float32).reshape(3, 4) / 10,
+    "arg:fc_bias": np.array([0.1, -0.2, 0.3], np.float32),
+}
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+
+
+def expected() -> Any:
+    logits = X @ WEIGHTS["arg:fc_weight"].T + WEIGHTS["arg:fc_bias"]
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def loaded(symbol: dict[str, Any], **options: Any) -> mz.Session:
+    return mz.load(json.dumps(symbol).encode(), params=WEIGHTS, **options)
+
+
+@here
+@pytest.mark.parametrize("name", FILES)
+def test_arrays_of_every_version(name: str) -> None:
+    arrays = mxnet.read_arrays(FORMATS / f"{name}.params")
+    stem = f"{name}-expected"
+    with np.load(FORMATS / f"{stem}.npz") as page:
+        named = {k.removeprefix("#"): page[k] for k in page}
+        assert set(arrays) == set(named)
+        for key, right in named.items():
+            assert arrays[key].dtype == right.dtype
+            np.testing.assert_array_equal(arrays[key], right)
+
+
+@here
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_arrays_are_an_error_or_right(name: str) -> None:
+    """Every truncation of the file's first part, and flips of bits all over it."""
+    content = (FORMATS / f"{name}.params").read_bytes()
+    rng = np.random.default_rng(1)
+    cuts = [content[:n] for n in {*range(min(len(content), 400)), *map(int, rng.integers(0, len(content), 100))}]
+    places = {*range(min(len(content), 300)), *map(int, rng.integers(0, len(content), 200))}
+    flips = [content[:at] + bytes([content[at] ^ (1 << int(rng.integers(8)))]) + content[at + 1 :] for at in places]
+    for damaged in cuts + flips:
+        try:
+            mxnet.read_arrays(damaged)
+        except MezzoError:
+            continue
+        assert len(damaged) == len(content)
+
+
+def test_lengths_are_checked_before_memory_is_taken() -> None:
+    huge = b"\x12\x01" + bytes(14) + (1).to_bytes(8, "little")
+    dims = (3).to_bytes(4, "little") + b"".join((1 << 30).to_bytes(4, "little") for _ in range(3))
+    with pytest.raises(MezzoError, match=r"limit|ends within"):
+        mxnet.read_arrays(huge + dims + bytes(64))
+
+
+def test_a_network_and_its_label() -> None:
+    session = loaded(small_symbol())
+    assert list(session.graph.inputs) == ["data"]
+    results = session.run({"data": X})
+    np.testing.assert_allclose(results["softmax_output"], expected(), rtol=1e-5)
+
+
+def test_files_of_the_first_releases() -> None:
+    """`param` and `attr` in place of `attrs`, entries of two numbers, no version, and attributes of inputs on the
+    operator."""
+    symbol = small_symbol()
+    del symbol["attrs"]
+    for node in symbol["nodes"]:
+        node["param"] = node.pop("attrs", {})
+        node["attr"] = {"fc_weight_lr_mult": "2.0"} if node["name"] == "fc" else {"lr_mult": "1.0"}
+        node["inputs"] = [e[:2] for e in node["inputs"]]
+        node["backward_source_id"] = -1
+    symbol["nodes"][3]["param"]["weight_lr_mult"] = symbol["nodes"][3]["attr"].pop("fc_weight_lr_mult")
+    symbol["heads"] = [[5, 0]]
+    read = mxnet.symbol.read_symbol(json.dumps(symbol).encode())
+    assert read.nodes[1].attrs["__lr_mult__"] == "2.0"
+    symbol["nodes"][3]["param"].pop("weight_lr_mult")
+    np.testing.assert_allclose(loaded(symbol).run({"data": X})["softmax_output"], expected(), rtol=1e-5)
+
+
+def test_statistics_that_old_files_leave_out() -> None:
+    nodes = [
+        {"op": "null", "name": n, "param": {}, "inputs": []} for n in ("data", "bn_gamma", "bn_beta")
+    ]  # fmt: skip
+    nodes.append({"op": "BatchNorm", "name": "bn", "param": {"fix_gamma": "False"}, "inputs": [[0, 0], [1, 0], [2, 0]]})
+    symbol = {"nodes": nodes, "arg_nodes": [0, 1, 2], "heads": [[3, 0]]}
+    params = {
+        "arg:bn_gamma": np.float32([2, 3]), "arg:bn_beta": np.float32([0, 1]),
+        "aux:bn_moving_mean": np.float32([1, 2]), "aux:bn_moving_var": np.float32([4, 9]),
+    }  # fmt: skip
+    session = mz.load(json.dumps(symbol).encode(), params=params, shapes={"data": ("n", 2)})
+    x = np.float32([[1, 2], [3, 5]])
+    right = (x - [1, 2]) / np.sqrt(np.float32([4, 9]) + 1e-3) * [2, 3] + [0, 1]
+    np.testing.assert_allclose(session.run({"data": x})["bn_output"], right, rtol=1e-5)
+
+
+def test_all_that_is_missing_is_named_at_once() -> None:
+    symbol = small_symbol()
+    symbol["nodes"][3]["op"], symbol["nodes"][5]["op"] = "Custom", "_contrib_hawkesll"
+    with pytest.raises(UnsupportedModel, match="Custom, _contrib_hawkesll"):
+        loaded(symbol)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s["nodes"][3]["attrs"].update(num_hiden="3"), "num_hiden"),
+        (lambda s: s["nodes"][3].update(attrs={}), "num_hidden"),
+        (lambda s: s["nodes"][3].update(inputs=[[0, 0, 0]]), "weight"),
+        (lambda s: s["nodes"][3].update(inputs=[[7, 0, 0]]), "names node 7"),
+        (lambda s: s.update(heads=[]), "no heads"),
+        (lambda s: s["nodes"][5].update(inputs=[[3, 1, 0]]), "output 1"),
+        (lambda s: s["nodes"][3]["attrs"].update(num_hidden=3), "no texts"),
+        (lambda s: s["nodes"].__setitem__(0, []), "no object"),
+    ],
+)
+def test_what_is_wrong_is_told(change: Any, says: str) -> None:
+    symbol = small_symbol()
+    change(symbol)
+    with pytest.raises(ModelError, match=says):
+        loaded(symbol, shapes={"data": (2, 4)})
+
+
+def test_shapes_are_asked_for_where_nothing_tells_them() -> None:
+    symbol = small_symbol()
+    symbol["nodes"][3] = {"op": "transpose", "name": "t", "inputs": [[0, 0, 0]]}
+    with pytest.raises(MezzoError, match="shape of the input 'data'"):
+        loaded(symbol)
+    assert loaded(symbol, shapes={"data": (4, 2)}).run({"data": X.T.copy()})["softmax_output"].shape == (2, 4)
+
+
+def test_a_file_beside_the_symbol(tmp_path: Path) -> None:
+    (tmp_path / "net-symbol.json").write_text(json.dumps(small_symbol()))
+    with pytest.raises(ModelError, match="no file of parameters"):
+        mz.load(tmp_path / "net-symbol.json")
+    for epoch, scale in ((1, 0.0), (10, 1.0)):
+        written = {k: v * scale for k, v in WEIGHTS.items()}
+        (tmp_path / f"net-{epoch:04}.params").write_bytes(v2_file(written))
+    results = mz.load(tmp_path / "net-symbol.json").run({"data": X})
+    np.testing.assert_allclose(results["softmax_output"], expected(), rtol=1e-5)
+    with pytest.raises(ModelError, match="no network"):
+        mz.load(tmp_path / "net-0010.params")
+
+
+def v2_file(arrays: dict[str, Any]) -> bytes:
+    """A file as MXNet writes it since 1.0."""
+    out = b"\x12\x01" + bytes(14) + len(arrays).to_bytes(8, "little")
+    for v in arrays.values():
+        out += (0xF993FAC9).to_bytes(4, "little") + bytes(4) + v.ndim.to_bytes(4, "little")
+        out += b"".join(d.to_bytes(8, "little") for d in v.shape) + (1).to_bytes(4, "little") + bytes(4)
+        out += bytes(4) + v.tobytes()
+    out += len(arrays).to_bytes(8, "little")
+    for k in arrays:
+        out += len(k).to_bytes(8, "little") + k.encode()
+    return out
+
+
+def test_params_are_refused_for_other_files() -> None:
+    from mezzo.models.digits import digits_model
+
+    with pytest.raises(MezzoError, match="models of MXNet"):
+        mz.load(digits_model(), shapes={"image": (1, 1, 8, 8)})
+
+
+def test_a_block_of_it_learns(tmp_path: Path) -> None:
+    symbol = small_symbol()
+    symbol["heads"] = [[3, 0, 0]]
+    (tmp_path / "net-symbol.json").write_text(json.dumps(symbol))
+    (tmp_path / "w.params").write_bytes(v2_file(WEIGHTS))
+    net = mz.gluon.SymbolBlock.imports(tmp_path / "net-symbol.json", ["data"], tmp_path / "w.params")
+    trainer = mz.gluon.Trainer(net.collect_params(), mz.optimizer.SGD(rate=0.5))
+    loss = mz.gluon.loss.SoftmaxCrossEntropyLoss()
+    x, y = mz.nd.asarray(X), mz.nd.asarray(np.array([2, 0]))
+    values = []
+    for _ in range(20):
+        with mz.autograd.record():
+            value = mz.nd.mean(loss(net(x), y))
+        value.backward()
+        trainer.step(1)
+        values.append(float(value))
+    assert values[-1] < 0.5 * values[0]
+
+
+def test_checked_and_converted(tmp_path: Path) -> None:
+    (tmp_path / "net-symbol.json").write_text(json.dumps(small_symbol()))
+    (tmp_path / "net-0000.params").write_bytes(v2_file(WEIGHTS))
+    verdict = check(tmp_path / "net-symbol.json")
+    assert verdict.parts["run"] == "covered"
+    convert(tmp_path / "net-symbol.json", tmp_path / "net.onnx")
+    np.testing.assert_allclose(mz.load(tmp_path / "net.onnx").run({"data": X})["softmax_output"], expected(), rtol=1e-5)
+
+
+# Whole models, which an environment with MXNet writes
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for models, or that of the variable MXNET_ZOO, where they are already."""
+    given = os.environ.get("MXNET_ZOO")
+    return Path(given) if given else tmp_path_factory.mktemp("mxnet-zoo")
+
+
+@pytest.fixture(scope="session")
+def mxnet_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python with MXNet 1.9.1: that of the variable MXNET_PYTHON, or one that is made here."""
+    if "MXNET_PYTHON" in os.environ:
+        return os.environ["MXNET_PYTHON"]
+    folder = tmp_path_factory.mktemp("mxnet")
+    python = str(folder / "bin" / "python")
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [python, "-m", "pip", "install", "--quiet", "mxnet==1.9.1", "numpy==1.23.5"],
+    ):
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.xfail("mxnet 1.9.1 cannot be installed here")
+    return python
+
+
+@pytest.fixture(scope="session")
+def written(zoo: Path, request: pytest.FixtureRequest) -> Path:
+    missing = [n for n in MODELS if not (zoo / f"{n}-io.npz").exists()]
+    if missing:
+        python = request.getfixturevalue("mxnet_python")
+        root = Path(__file__).parents[1]
+        start = "import sys, types; p = types.ModuleType('tests'); p.__path__ = ['tests']; sys.modules['tests'] = p; "
+        start += "from pathlib import Path; from tests.mxnet.zoo import write; "
+        start += "[write(n, Path(sys.argv[1])) for n in sys.argv[2:]]"
+        subprocess.run([python, "-c", start, str(zoo), *missing], cwd=root, check=True, capture_output=True)
+    return zoo
+
+
+def error_of(result: Any, right: Any) -> float:
+    return float(np.abs(result - right).max() / np.abs(right).max())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_the_zoo(written: Path, name: str, tmp_path: Path) -> None:
+    ort = peer("onnxruntime")
+    symbol = written / f"{name}-symbol.json"
+    with np.load(written / f"{name}-io.npz") as page:
+        x, answer = page["data"], page["answer"]
+    session = mz.load(symbol)
+    for feed in (x, x[:, :1] if name in ("lstm", "gru", "transformer") else x[:1], x):
+        result = next(iter(session.run({"data": feed}).values()))
+    assert error_of(result, answer) <= 1e-4
+    mz.onnx.save(mz.mxnet.load(symbol), tmp_path / "m.onnx")
+    (other,) = ort.InferenceSession(tmp_path / "m.onnx").run(None, {"data": x})
+    assert error_of(other, answer) <= 1e-4
+
+
+def stepped(name: str, folder: Path, stored: dict[str, Any], dtype: str) -> tuple[float, dict[str, Any]]:
+    """The loss of one step of SGD, and the parameters after it."""
+    params = {k: v.astype(dtype) for k, v in mxnet.read_arrays(folder / f"{name}-0001.params").items()}
+    x = stored["data"].astype(dtype)
+    graph = mxnet.load(folder / f"{name}-symbol.json", params, shapes={"data": x.shape}, dtypes={"data": dtype})
+    trainer = mz.Trainer(graph, optimizer=mz.optimizer.SGD(rate=0.1))
+    loss = trainer.step({"data": x, "target": stored["labels"].astype(np.int64)})
+    return loss, {k: np.asarray(v, np.float64) for k, v in trainer.parameters.items()}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["resnet18_v1", "mobilenet0_25"])
+def test_a_step_of_training_is_that_of_mxnet(written: Path, name: str) -> None:
+    """As near to the step in float64 as MXNet's own is: with two images, normalisation makes much of rounding."""
+    with np.load(written / f"{name}-io.npz") as page:
+        stored = dict(page)
+    loss, learned = stepped(name, written, stored, "float32")
+    assert abs(loss - stored["loss"]) <= 1e-4 * abs(stored["loss"])
+    _, right = stepped(name, written, stored, "float64")
+    after = {k.removeprefix("after/"): v for k, v in stored.items() if k.startswith("after/")}
+    assert set(learned) <= set(after)
+    ours, theirs = ({k: np.abs(p[k] - right[k]).max() for k in right} for p in (learned, after))
+    assert np.median([*ours.values()]) <= 1.5 * np.median([*theirs.values()])
+    assert max(ours.values()) <= 1.5 * max(theirs.values())
+    sizes = {k: np.abs(learned[k] - after[k]).max() / np.abs(after[k]).max() for k in right if k.endswith("weight")}
+    assert max(sizes.values()) <= 2e-2

@@ -1,0 +1,108 @@
+"""MXNet's operators, imported and run, beside the answers of a real MXNet 1.9.1."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mezzo as mz
+from mezzo.importers import mxnet
+
+from .mxnet.answers import PAGE
+from .mxnet.cases import CASES, symbol_of
+
+FIXTURES = Path(__file__).parents[2] / "shared" / "mxnet-fixtures"
+OFFICIAL = sorted(p.name.removesuffix("-symbol.json") for p in (FIXTURES / "ops").glob("*-symbol.json"))
+TOLERANCE = 1e-4
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    """Operands and answers of each case."""
+    cases: dict[str, dict[str, Any]] = {}
+    with np.load(PAGE) as page:
+        for key in page:
+            name, _, value = key.rpartition("/")
+            cases.setdefault(name, {})[value] = page[key]
+    return cases
+
+
+ANSWERS = stored()
+
+
+def graph_of(source: Any, feeds: Mapping[str, Any], params: Any = None) -> Any:
+    shapes = {k: v.shape for k, v in feeds.items()}
+    return mxnet.load(source, params, shapes=shapes, dtypes={k: v.dtype.name for k, v in feeds.items()})
+
+
+def differences(results: Mapping[str, Any], answers: list[Any]) -> Iterator[str]:
+    if len(results) != len(answers):
+        yield f"{len(results)} results, {len(answers)} answers"
+        return
+    for (name, result), answer in zip(results.items(), answers, strict=True):
+        if result.shape != answer.shape or result.dtype != answer.dtype:
+            yield f"{name}: {result.dtype}{result.shape}, MXNet {answer.dtype}{answer.shape}"
+            continue
+        got, right = result.astype(np.float64), answer.astype(np.float64)
+        finite = np.isfinite(right)
+        if not np.array_equal(got[~finite], right[~finite], equal_nan=True):
+            yield f"{name}: infinities or NaN differ"
+            continue
+        apart = np.abs(got[finite] - right[finite]).max(initial=0)
+        if apart > TOLERANCE * np.abs(right[finite]).max(initial=0):
+            yield f"{name}: {apart} off"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_answers_as_mxnet(name: str) -> None:
+    case = ANSWERS[name]
+    feeds = {k: v for k, v in case.items() if k.startswith("x")}
+    graph = graph_of(symbol_of(name).encode(), feeds)
+    results = mz.Session(graph).run({k: v for k, v in feeds.items() if k in graph.inputs})
+    assert not list(differences(results, [case[f"out{i}"] for i in range(CASES[name][3])]))
+
+
+@pytest.mark.skipif(not OFFICIAL, reason="../shared is not here")
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_an_official_case(name: str) -> None:
+    with np.load(FIXTURES / "ops" / f"{name}-io.npz") as page:
+        values = dict(page)
+    answers = [values.pop(k) for k in sorted(k for k in values if k.startswith("out"))]
+    graph = graph_of(FIXTURES / "ops" / f"{name}-symbol.json", values)
+    results = mz.Session(graph).run({k: v for k, v in values.items() if k in graph.inputs})
+    assert not list(differences(results, answers))
+
+
+def test_every_case_has_an_answer() -> None:
+    assert set(ANSWERS) == set(CASES)
+
+
+def test_defaults_are_those_of_mxnet() -> None:
+    """Attributes that rules have by name have the defaults of MXNet's registry."""
+    path = FIXTURES / "op_registry_1.9.1.json"
+    if not path.exists():
+        pytest.skip("../shared is not here")
+    from mezzo.importers.mxnet.operators import RULES
+    from mezzo.importers.mxnet.rules import literal
+
+    registry = json.loads(path.read_text("utf8"))
+    wrong = []
+    for name, rule in RULES.items():
+        known = registry.get(name)
+        if known is None:
+            continue
+        for attr, default in rule.attrs.items():
+            told = known["attrs"].get(attr)
+            if told is None or "default" not in told or default is inspect.Parameter.empty:
+                continue
+            value = literal(told["default"])
+            same = value == default or (not value and not default)
+            near = isinstance(value, float) and isinstance(default, float) and abs(value - default) <= 1e-6 * abs(value)
+            if not (same or near or bool(value) is default):
+                wrong.append(f"{name}.{attr}: {default!r}, MXNet {value!r}")
+    assert not wrong
