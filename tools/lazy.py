@@ -31,6 +31,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "loss": ("train.loss", ""),
     "memory": ("runtime.memory.usage", ""),
     "metrics": ("train.metrics", ""),
+    "models": ("models", ""),
     "nd": ("nd", ""),
     "onnxruntime": ("onnxruntime", ""),
     "optimizer": ("runtime.optimizer", ""),

@@ -6,7 +6,7 @@
 >>> session(held_out().inputs[:3]).shape
 (3, 10)
 
-The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`), training
+The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`, `models`), training
 (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the KVStore (`kv`)
 what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate` and `onnxruntime` are imported when they are
 first used.
@@ -91,6 +91,7 @@ __all__ = [
     "loss",
     "memory",
     "metrics",
+    "models",
     "nd",
     "onnx",
     "onnxruntime",
