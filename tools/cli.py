@@ -15,6 +15,7 @@ from . import feeds as inputs
 from .cli_check import check, convert, coverage
 from .fills import given_arrays
 from .modules import imported
+from .replay import replay
 from .report import Report, Table, parse_size, show
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
@@ -59,6 +60,7 @@ def cli() -> None:
 cli.add_command(check)
 cli.add_command(convert)
 cli.add_command(coverage)
+cli.add_command(replay)
 
 
 @cli.command()
