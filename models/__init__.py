@@ -16,7 +16,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """What needs blocks is imported when it is first used (PEP 562)."""
+    """Names that need blocks, imported when they are first used (PEP 562)."""
     if name in ("list", "get", "count", "model"):
         from .zoo import registry
 

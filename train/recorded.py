@@ -45,7 +45,7 @@ class Record(Callback):
 
 
 def _program() -> tuple[str, ...]:
-    """What Python was asked to run: the absolute path of a script, or -m and the module. Nothing of an interactive
+    """Return the program that Python was asked to run: the absolute path of a script, or -m and the module. Nothing of an interactive
     session, which cannot be run again."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)

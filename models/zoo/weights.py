@@ -54,7 +54,7 @@ class Names:
     head: str = ""
 
     def of(self, name: str) -> Iterator[Source]:
-        """What our weight may be made of, the most likely first."""
+        """Yield the arrays that our weight may be made of, the most likely first."""
         for pattern, theirs, function in self.sources:
             if found := re.fullmatch(pattern, name):
                 yield tuple(found.expand(t) for t in theirs), function
