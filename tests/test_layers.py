@@ -23,7 +23,8 @@ BELOW: dict[str, set[str]] = {
     "kvstore": {"ops", "runtime", "nd"},
     "train": {"ops", "runtime", "nd", "sym", "importers", "exporters", "kvstore"},
 }
-BELOW |= {layer: {*BELOW["train"], "train"} for layer in ("models", "data", "gluon")}
+BELOW |= {layer: {*BELOW["train"], "train"} for layer in ("data", "gluon")}
+BELOW["models"] = {*BELOW["gluon"], "gluon"}
 BELOW["tools"] = set(BELOW)
 
 # Outside packages that a layer must do without.

@@ -45,8 +45,8 @@ class Record(Callback):
 
 
 def _program() -> tuple[str, ...]:
-    """Return the program that Python was asked to run: the absolute path of a script, or -m and the module. Nothing of an interactive
-    session, which cannot be run again."""
+    """Return the program that Python was asked to run: the absolute path of a script, or -m and the module; nothing of
+    an interactive session, which cannot be run again."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:
