@@ -1,5 +1,5 @@
-"""`mz.gluon`: networks written in Python. Blocks (`nn`, `rnn`, `loss`), their parameters and initialisers, a Trainer;
-`fit`, `quantize`; symbols, which compose graphs, are `mz.sym`.
+"""`mz.gluon`: networks written in Python. Blocks (`nn`, `rnn`, `loss`), `data`, their parameters and initialisers, a
+Trainer; `fit`, `quantize`; symbols, which compose graphs, are `mz.sym`.
 
 >>> from mezzo import gluon
 >>> net = gluon.nn.HybridSequential(gluon.nn.Dense(4, "relu"), gluon.nn.Dense(2))
@@ -16,6 +16,8 @@ def __getattr__(name: str) -> Any:
     match name:
         case "nn":
             return import_module("mezzo.gluon.nn")  # `from . import nn` would ask here again
+        case "data":
+            return import_module("mezzo.gluon.data")
         case "rnn":
             return import_module("mezzo.gluon.rnn")
         case "loss":

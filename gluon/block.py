@@ -92,10 +92,10 @@ class Block:
     def __call__(self, *args: Any, **options: Any) -> Any:
         for hook in self._before:
             hook(self, args)
-        found = self.forward(*args, **options)
+        result = self.forward(*args, **options)
         for hook in self._after:
-            hook(self, args, found)
-        return found
+            hook(self, args, result)
+        return result
 
     def register_forward_pre_hook(self, hook: Hook) -> Hook:
         """Have `hook(block, inputs)` called before each forward."""
@@ -124,14 +124,14 @@ class Block:
     def collect_params(self, select: str | None = None) -> dict[str, Parameter]:
         """Return all parameters by the path that leads to them; a shared one has its first path. `select` is a regular
         expression that names have to match."""
-        found: dict[str, Parameter] = {}
+        params: dict[str, Parameter] = {}
         seen: set[int] = set()
         for path, block in self.named_blocks():
             for name, p in block._params.items():
                 if id(p) not in seen and (select is None or re.match(select, path + name)):
                     seen.add(id(p))
-                    found[path + name] = p
-        return found
+                    params[path + name] = p
+        return params
 
     def initialize(
         self,
@@ -210,8 +210,8 @@ class Block:
         hooks: list[tuple[Block, Hook]] = []
         for path, block in self.named_blocks():
 
-            def note(b: Block, _: Any, found: Any, path: str = path) -> None:
-                shapes = [tuple(y.shape) for y in (found if isinstance(found, tuple | list) else [found])]
+            def note(b: Block, _: Any, result: Any, path: str = path) -> None:
+                shapes = [tuple(y.shape) for y in (result if isinstance(result, tuple | list) else [result])]
                 own = sum(p.data().size for p in b._params.values())
                 name = path.rstrip(".") or "(the whole)"
                 rows.append((f"{name} {type(b).__name__}", ", ".join(map(str, shapes)), own))

@@ -85,12 +85,12 @@ def _steps(length: int, inputs: Array | Sequence[Array], layout: str, merge: boo
     if layout not in ("NTC", "TNC"):
         raise InputError(f"layout {layout!r}", where="unroll", hint="NTC or TNC")
     if isinstance(inputs, Array):
-        found = [inputs[:, t] if layout == "NTC" else inputs[t] for t in range(inputs.shape[layout.index("T")])]
+        steps = [inputs[:, t] if layout == "NTC" else inputs[t] for t in range(inputs.shape[layout.index("T")])]
     else:
-        found = list(inputs)
-    if not found or len(found) != length:
-        raise InputError(f"{len(found)} steps of inputs for length={length}", where="unroll")
-    return found, isinstance(inputs, Array) if merge is None else merge
+        steps = list(inputs)
+    if not steps or len(steps) != length:
+        raise InputError(f"{len(steps)} steps of inputs for length={length}", where="unroll")
+    return steps, isinstance(inputs, Array) if merge is None else merge
 
 
 def _merged(outputs: list[Array], layout: str, merge: bool) -> Any:
@@ -138,8 +138,8 @@ class _GatedCell(RecurrentCell):
         return a, b
 
     def _gates(self, x: Array) -> tuple[Array, ...]:
-        made: tuple[Array, ...] = apply("Split", x, outputs=self.gates, axis=1, num_outputs=self.gates)
-        return made
+        parts: tuple[Array, ...] = apply("Split", x, outputs=self.gates, axis=1, num_outputs=self.gates)
+        return parts
 
     def extra(self) -> str:
         return f"{self.i2h_weight.shape[1] if self.i2h_weight.shape else 0} -> {self._hidden}"
@@ -300,10 +300,10 @@ class ResidualCell(ModifierCell):
     ) -> tuple[Any, States]:
         """The base cell's outputs over the sequence, and its inputs added."""
         steps, merge = _steps(length, inputs, layout, merge_outputs)
-        found, after = self.base_cell.unroll(length, steps, begin_state, layout, False, valid_length)
+        outputs, after = self.base_cell.unroll(length, steps, begin_state, layout, False, valid_length)
         if valid_length is not None:
             steps = [_where(nd.greater(valid_length, t), x, None) for t, x in enumerate(steps)]
-        return _merged([y + x for y, x in zip(found, steps, strict=True)], layout, merge), after
+        return _merged([y + x for y, x in zip(outputs, steps, strict=True)], layout, merge), after
 
 
 class ZoneoutCell(ModifierCell):

@@ -54,8 +54,8 @@ def _plain(block: HybridBlock, inputs: Sequence[Array]) -> Graph:
         read, way, _ = trace(block.forward, list(inputs), params, cuts=False)
     except GraphBreak as error:
         raise InputError(error.reason, where=error.where, hint=error.remedy) from None
-    made = Trace(read, params, Guards())
-    made.add(way)
+    recording = Trace(read, params, Guards())
+    recording.add(way)
     traced = way[0].traced
     assert traced is not None
     graph = traced.graph
@@ -107,7 +107,7 @@ def _opened(block: HybridBlock, inputs: Sequence[Array], dynamic: Dynamic) -> di
         if len(inputs) != 1:
             raise _refused(block, f"{len(inputs)} inputs", 'say which: dynamic={0: {0: "batch"}, 1: {0: "batch"}}')
         given = {0: given}
-    made: dict[int, dict[int, str]] = {}
+    opened: dict[int, dict[int, str]] = {}
     for which, axes in given.items():
         number = which if isinstance(which, int) else int(which[1:]) if which[1:].isdecimal() else -1
         if not 0 <= number < len(inputs) or (isinstance(which, str) and which[:1] != "x"):
@@ -116,10 +116,10 @@ def _opened(block: HybridBlock, inputs: Sequence[Array], dynamic: Dynamic) -> di
         for axis, name in axes.items():
             if not -rank <= axis < rank or not name.isidentifier():
                 raise _refused(block, f"axis {axis} named {name!r} of x{number}, of rank {rank}", "an axis and a word")
-            made.setdefault(number, {})[axis % rank] = name
-    if len(names_of(made)) > MOST:
-        raise _refused(block, f"{len(names_of(made))} open sizes", f"at most {MOST}; axes of one size share a name")
-    return made
+            opened.setdefault(number, {})[axis % rank] = name
+    if len(names_of(opened)) > MOST:
+        raise _refused(block, f"{len(names_of(opened))} open sizes", f"at most {MOST}; axes of one size share a name")
+    return opened
 
 
 def _refused(block: HybridBlock, what: str, hint: str = "") -> InputError:

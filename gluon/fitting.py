@@ -87,14 +87,14 @@ class _Told:
         for metric in metrics:
             metric.reset()
 
-    def add(self, loss: Array, found: Array, label: Array) -> float:
+    def add(self, loss: Array, outputs: Array, label: Array) -> float:
         """Count a batch in; its mean loss."""
         losses = loss.asnumpy().astype(np.float64)
         size = len(label)
         mean = float(losses.mean())
         self.samples, self.total = self.samples + size, self.total + mean * size
         if self.metrics:
-            preds, labels = found.asnumpy(), label.asnumpy()
+            preds, labels = outputs.asnumpy(), label.asnumpy()
             for metric in self.metrics:
                 metric.update(preds=preds, labels=labels)
         return mean
@@ -159,14 +159,14 @@ def fit(
     def step(batch: Batch) -> StepMetrics:
         data, label = given(batch)
         with autograd.record():
-            found = net(data)
-            made = loss(found, label)
-        made.backward()
-        rate, size = trainer.learning_rate, len(label) if made.ndim else 1
+            preds = net(data)
+            losses = loss(preds, label)
+        losses.backward()
+        rate, size = trainer.learning_rate, len(label) if losses.ndim else 1
         norm = _norm(net) / size if wants_norm else None
         trainer.step(size)
-        run.losses = made.asnumpy() if made.ndim else None
-        return StepMetrics(run.step, told[0].add(made, found, label), rate, norm)
+        run.losses = losses.asnumpy() if losses.ndim else None
+        return StepMetrics(run.step, told[0].add(losses, preds, label), rate, norm)
 
     def validated() -> Metrics | None:
         if validate is None:
@@ -174,8 +174,8 @@ def fit(
         other = _Told([copy(m) for m in asked])
         for batch in validate:
             data, label = given(batch)
-            found = net(data)
-            other.add(loss(found, label), found, label)
+            preds = net(data)
+            other.add(loss(preds, label), preds, label)
         return other.metrics_now()
 
     run = Run(state, epochs)

@@ -297,8 +297,8 @@ def _inside(cell: CellType) -> Any:
 
 def _functions(codes: Sequence[CodeType]) -> dict[CodeType, list[FunctionType]]:
     """The functions of these codes, by one look through all that there is."""
-    found: dict[CodeType, list[FunctionType]] = {}
+    functions: dict[CodeType, list[FunctionType]] = {}
     for one in gc.get_referrers(*codes) if codes else ():
         if isinstance(one, FunctionType):
-            found.setdefault(one.__code__, []).append(one)
-    return found
+            functions.setdefault(one.__code__, []).append(one)
+    return functions

@@ -171,9 +171,9 @@ class HybridBlock(Block):
                     return call(traced.alone, inputs)
                 drawing = generator(inputs[0]._place)
                 before = drawing.state[1]
-                found = traced(inputs)
-                if found is not MISSING:
-                    return found
+                result = traced(inputs)
+                if result is not MISSING:
+                    return result
                 drawing.back(before, drawing.state[1])
                 known = traced
                 break
@@ -183,30 +183,30 @@ class HybridBlock(Block):
             with _LOCK:
                 traced = self._trace(inputs, others, known, _numpys_among(args, options))
         except GraphBreak as error:
-            found = Break(type(self).__name__, error.reason, error.where, error.remedy)
+            broken = Break(type(self).__name__, error.reason, error.where, error.remedy)
             if self._fullgraph:
                 raise InputError(error.reason, where=error.where, hint=error.remedy) from None
-            return self._break(key, found, args, options)
+            return self._break(key, broken, args, options)
         if traced is not known:
             several.insert(0, traced)
         if len(several) > MOST:
             names = ", ".join(dict.fromkeys(t.guards.changed() for t in several[1:]))
             reason, remedy = f"{names} changed in {MOST} calls", "pass it as an array, or keep it as it is"
             return self._break(key, Break(type(self).__name__, reason, "", remedy), args, options)
-        found = traced(inputs) if traced.ways <= MOST else MISSING
-        if found is MISSING:
+        result = traced(inputs) if traced.ways <= MOST else MISSING
+        if result is MISSING:
             where = next(iter(self._cuts.values())).where
             reason = f"the program goes more than {MOST} ways, as numbers that are read decide"
             return self._break(key, Break(type(self).__name__, reason, where, READ), args, options)
-        return found
+        return result
 
-    def _break(self, key: Any, found: Break, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _break(self, key: Any, broken: Break, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Run imperatively from now on, for inputs of this kind."""
-        self._broken[key] = found
+        self._broken[key] = broken
         self._traces.pop(key, None)
-        if not found.reason.endswith("it was asked for"):
-            warnings.warn(str(found), GraphBroken, stacklevel=4)
-        return self._imperatively(found, args, options)
+        if not broken.reason.endswith("it was asked for"):
+            warnings.warn(str(broken), GraphBroken, stacklevel=4)
+        return self._imperatively(broken, args, options)
 
     def _trace(self, inputs: Sequence[Array], others: Any, known: Trace | None, numpys: bool) -> Trace:
         """Trace a call; `known` is what goes another way where this one begins, and takes it up. `numpys` says that
@@ -249,12 +249,12 @@ class HybridBlock(Block):
             _guard_outside(guards, recorder)
         except Unguarded as error:
             raise GraphBreak(str(error), "make it a Parameter with grad_req='null', or an Array") from None
-        made = known or Trace(names, params, guards, self._policy)
-        made.add(way)
-        made.passed = self._passed
+        recording = known or Trace(names, params, guards, self._policy)
+        recording.add(way)
+        recording.passed = self._passed
         for cut in (s.part.cut for s in way if s.part.cut is not None):
             self._cuts.setdefault(cut.where, Break(type(self).__name__, cut.reason, cut.where, READ, cut=True))
-        return made
+        return recording
 
     def _passed(self, cut: Cut, seconds: float) -> None:
         told = self._cuts[cut.where]

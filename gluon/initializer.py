@@ -40,11 +40,11 @@ class Initializer:
 
     def __call__(self, name: str, shape: Shape, dtype: Any, ctx: Place) -> Array:
         LOG.info("%s %s %s: %s", name, np.dtype(dtype), shape, self)
-        found = self.draw(shape, ctx)
-        made = found if isinstance(found, Array) else nd.asarray(np.asarray(found), device=ctx)
-        if made.shape != shape:
-            raise InputError(f"{self} made numbers of shape {made.shape} for {name!r} {shape}", where="initializer")
-        return made.astype(dtype)
+        drawn = self.draw(shape, ctx)
+        numbers = drawn if isinstance(drawn, Array) else nd.asarray(np.asarray(drawn), device=ctx)
+        if numbers.shape != shape:
+            raise InputError(f"{self} made numbers of shape {numbers.shape} for {name!r} {shape}", where="initializer")
+        return numbers.astype(dtype)
 
 
 @dataclass_transform(frozen_default=True)
@@ -219,9 +219,9 @@ class LSTMBias(Initializer):
         parts, at = (4, 1) if len(shape) == 1 else (8, 2)
         if not shape or shape[-1] % parts:
             raise InputError(f"LSTMBias of shape {shape}", where="initializer", hint="four gates, or twice four")
-        made, hidden = np.zeros(shape, np.float32), shape[-1] // parts
-        made[..., at * hidden : (at + 1) * hidden] = self.forget_bias
-        return nd.asarray(made, device=ctx)
+        bias, hidden = np.zeros(shape, np.float32), shape[-1] // parts
+        bias[..., at * hidden : (at + 1) * hidden] = self.forget_bias
+        return nd.asarray(bias, device=ctx)
 
 
 OURS.update(KINDS)
@@ -233,8 +233,8 @@ def create(init: Initializer | str | None, usual: Initializer | str = "uniform")
     if isinstance(wanted, Initializer):
         return wanted
     name = str(wanted).lower()
-    found = KINDS.get(ALIASES.get(name, name))
-    if found is None:
+    kind = KINDS.get(ALIASES.get(name, name))
+    if kind is None:
         known = ", ".join([*KINDS, *ALIASES])
         raise InputError(f"there is no initialiser {wanted!r}", where="initializer", hint=f"one of {known}")
-    return found()
+    return kind()

@@ -86,11 +86,11 @@ class Parameter:
 
     def finish(self, shape: Sequence[int]) -> None:
         """Tell the sizes that were open. Raises InputError where they do not fit those that are known."""
-        found = tuple(int(n) for n in shape)
-        known = self.shape or (0,) * len(found)
-        if len(known) != len(found) or any(a and a != b for a, b in zip(known, found, strict=True)):
-            raise InputError(f"{self.name!r} is {known}, and the input asks for {found}", where="Parameter")
-        self.shape = found
+        sizes = tuple(int(n) for n in shape)
+        known = self.shape or (0,) * len(sizes)
+        if len(known) != len(sizes) or any(a and a != b for a, b in zip(known, sizes, strict=True)):
+            raise InputError(f"{self.name!r} is {known}, and the input asks for {sizes}", where="Parameter")
+        self.shape = sizes
         if self._waits is not None and self._data is None:
             self._make()
 
@@ -107,8 +107,8 @@ class Parameter:
 
     def data(self, ctx: Place | None = None) -> Array:
         """Return the array. Raises InputError before there is one."""
-        if RECORDING.trace is not None and (found := RECORDING.trace.data(self)) is not None:
-            return found
+        if RECORDING.trace is not None and (standing := RECORDING.trace.data(self)) is not None:
+            return standing
         if self._data is None:
             if self._waits is not None:
                 raise InputError(
@@ -123,10 +123,10 @@ class Parameter:
 
     def grad(self) -> Any:
         """The gradient: an Array, or a RowSparse. Raises InputError if the parameter has none."""
-        found = self.data().grad if self._data is None else self._data.grad
-        if found is None:
+        grad = self.data().grad if self._data is None else self._data.grad
+        if grad is None:
             raise InputError(f"{self.name!r} has no gradient: grad_req is {self._request}", where="Parameter")
-        return found
+        return grad
 
     def list_grad(self) -> list[Any]:
         return [self.grad()]
@@ -138,11 +138,11 @@ class Parameter:
 
     def set_grad(self, value: Any) -> None:
         """Write its gradient."""
-        found = self.grad()
-        if isinstance(found, RowSparse):
-            found.assign(value)
+        grad = self.grad()
+        if isinstance(grad, RowSparse):
+            grad.assign(value)
         else:
-            assign(found, value)
+            assign(grad, value)
 
     def set_data(self, data: Any) -> None:
         """Take other numbers, in the memory that it has. Raises InputError for another shape."""

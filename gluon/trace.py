@@ -173,11 +173,11 @@ class Trace:
         """Make the graph of a stretch, whose outputs are what the graphs behind it read; returns what has to be made
         before."""
         below = {n for s in at.next.values() for n in self._plan(s)}
-        made = {o for n in at.part.nodes for o in n.outputs}
-        reads = {i for n in at.part.nodes for i in n.reads()} - made
+        written = {o for n in at.part.nodes for o in n.outputs}
+        reads = {i for n in at.part.nodes for i in n.reads()} - written
         ends = at.end.outputs if at.end is not None else (at.part.cut.name,) if at.part.cut is not None else ()
         moved = {} if at.end is None else dict(at.end.moved)
-        outputs = (*ends, *sorted((below & made) - {*ends}))
+        outputs = (*ends, *sorted((below & written) - {*ends}))
         if at.traced is None or at.traced.graph.outputs[: at.traced.count] != outputs:
             given = reads - at.constants.keys()
             params = {n: p for n, p in self.params.items() if n in given or n in moved}
@@ -194,7 +194,7 @@ class Trace:
             at.traced = Traced(
                 graph, len(outputs), [*self.inputs, *carried], params, captured, moved, shell, at.part.draws
             )
-        return (below | reads) - made - at.constants.keys() - at.captured.keys()
+        return (below | reads) - written - at.constants.keys() - at.captured.keys()
 
     def __call__(self, inputs: Sequence[Array]) -> Any:
         """Replay it on arrays of the kinds that it was made for; MISSING where the program goes a way of which nothing
@@ -238,14 +238,14 @@ def trace(
 
 
 def _stretches(recorder: Recorder, end: End) -> list[Stretch]:
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     for part in recorder.parts:
         named = {n for node in part.nodes for n in (*node.reads(), *node.outputs)}
         types = {n: recorder.types[n] for n in named if n in recorder.types}
         constants = {n: v for n, v in recorder.constants.items() if n in named}
         captured = {n: x for n, x in recorder.outside.items() if n in named}
-        found.append(Stretch(part, types, constants, captured, end if part is recorder.parts[-1] else None))
-    return found
+        stretches.append(Stretch(part, types, constants, captured, end if part is recorder.parts[-1] else None))
+    return stretches
 
 
 def move(p: Parameter, value: Array) -> None:
@@ -300,26 +300,26 @@ def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
 
 def _fragment(traced: Traced) -> Fragment:
     """The graph as a piece of another one."""
-    found: Fragment | None = traced.functions.get("fragment")
-    if found is None:
+    fragment: Fragment | None = traced.functions.get("fragment")
+    if fragment is None:
         g = traced.graph
-        found = traced.functions["fragment"] = Fragment(
+        fragment = traced.functions["fragment"] = Fragment(
             g.nodes, g.inputs, g.outputs[: traced.count], dict(g.types), dict(g.initializers)
         )
-    return found
+    return fragment
 
 
 def _plain(traced: Traced, inputs: Sequence[Array]) -> list[Array]:
     key = inputs[0]._place
-    found = traced.functions.get(key)
-    if found is None:
+    known = traced.functions.get(key)
+    if known is None:
         outputs = traced.graph.outputs[: traced.count]
         function = _compiled(traced, traced.graph.but(outputs=outputs), traced.count, _place(traced, inputs))
         outside = traced.captured
         # arrays, or which of the inputs
         sources: list[Any] = [outside[n] if n in outside else traced.inputs.index(n) for n in function.inputs]
-        found = traced.functions[key] = function, sources
-    function, sources = found
+        known = traced.functions[key] = function, sources
+    function, sources = known
     given = [inputs[s] if s.__class__ is int else s for s in sources]
     return _run(traced, function, given, inputs)
 
@@ -334,8 +334,8 @@ def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) 
         ways = traced.functions[key] = _both_ways(traced, wanted, rows, _place(traced, inputs))
     if not ways.reached:  # nothing leads back
         return _plain(traced, inputs)
-    made = _run(traced, ways.forward, [given[n] for n in ways.forward.inputs], inputs)
-    outs, saved = made[: traced.count], made[traced.count :]
+    results = _run(traced, ways.forward, [given[n] for n in ways.forward.inputs], inputs)
+    outs, saved = results[: traced.count], results[traced.count :]
     names, ys = list(given), [plain(y) for y in outs]
 
     def back(dys: Sequence[Array | None]) -> list[Array | RowSparse | None]:
@@ -343,11 +343,11 @@ def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) 
         for i, (dy, out) in enumerate(zip(dys, ys, strict=True)):
             feeds[f"@dy{i}"] = adopt(np.zeros(out.shape, out.dtype), out._place) if dy is None else dy
         feeds |= held
-        found = iter(ways.back([feeds[source] for source in ways.feeds]))
+        derivatives = iter(ways.back([feeds[source] for source in ways.feeds]))
         by_name: dict[str, Array | RowSparse] = {}
         for n in ways.wrt:
-            dx = next(found)
-            by_name[n] = RowSparse(dx, next(found), held[n].shape) if n in ways.rows else dx
+            dx = next(derivatives)
+            by_name[n] = RowSparse(dx, next(derivatives), held[n].shape) if n in ways.rows else dx
         return [by_name.get(n) for n in names]
 
     held = {n: plain(x) for n, x in given.items()}
@@ -394,10 +394,10 @@ def _both_ways(traced: Traced, wanted: Sequence[str], rows: frozenset[str], plac
         if differentiable(known):
             seeds[y] = f"@dy{i}"
             g.types[f"@dy{i}"] = known.forget()
-    found = gradients(g, graph.nodes, seeds, wanted)
-    wrt = tuple(n for n in wanted if n in found)
+    slopes = gradients(g, graph.nodes, seeds, wanted)
+    wrt = tuple(n for n in wanted if n in slopes)
     fed = {*graph.inputs, *seeds.values()}
-    ends = {n: as_ends(g, found[n], n in rows) for n in wrt}
+    ends = {n: as_ends(g, slopes[n], n in rows) for n in wrt}
     before = {*fed, *_made_forwards(g.nodes(), seeds)}
     backwards = without(g, before, [end for several in ends.values() for end in several])
     saved = [n for n in backwards.inputs if n not in fed and n not in outputs]
@@ -408,8 +408,8 @@ def _both_ways(traced: Traced, wanted: Sequence[str], rows: frozenset[str], plac
     names = {n: f"@s{i}" for i, n in enumerate(saved)} | {n: f"@y{i}" for i, n in enumerate(outputs)}
     feeds = tuple(names.get(n, n) for n in backwards.inputs)
     ports = zip(whole.outputs, forward.session.program.outputs, strict=False)
-    made = {n: p.type for n, p in ports if n in backwards.types}  # a plan knows sizes that rules do not
-    back = CompiledFunction(backwards.but(types={**backwards.types, **made}), "backward of a block", place)
+    planned = {n: p.type for n, p in ports if n in backwards.types}  # a plan knows sizes that rules do not
+    back = CompiledFunction(backwards.but(types={**backwards.types, **planned}), "backward of a block", place)
     led = _led_to(graph, wanted)
     in_rows = frozenset(n for n in wrt if len(ends[n]) > 1)
     return Ways(forward, back, feeds, wrt, in_rows, frozenset(i for i, y in enumerate(outputs) if y in led))

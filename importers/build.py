@@ -16,6 +16,7 @@ from ..ops.errors import ModelError
 from ..ops.types import Array, Tensor, Type, type_of
 from ..ops.upgrade import Form, UpgradeDeclined
 from ..runtime.ir.graph import DOMAIN, MODEL_VERSION, PRODUCER, SIGNATURE, Graph, Node
+from ..runtime.memory.model_file import in_memory, model_file
 from .tensors import TensorReader
 from .types import type_from
 from .walk import differentiated, domain_of, functions_of, key_of, label, names_read, operator_of, opsets_of
@@ -148,7 +149,10 @@ class Build:
         inputs = tuple(self._define(i.name, scope, top=top) for i in listed)
         for name, read in arrays.items():
             final = scope.names.get(name) or self._define(name, scope, top=top)
-            frame.constants[final] = self._constants[final] = read()
+            array = read()
+            if final in inputs and model_file(array) is not None:  # a run may be fed with it
+                array = in_memory(array)
+            frame.constants[final] = self._constants[final] = array
         around = Around(scope, frame, where, opsets, given)
         self._nodes(proto.node, around, top=top)
         for info in (*listed, *proto.value_info, *proto.output):

@@ -32,9 +32,18 @@ def operators(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: 
         return operator_uses(found.model, functions, used, found.name)
 
 
-def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget, folder: Path | None = None) -> Graph:
-    """See `mezzo.importers.load_onnx`; `folder` has the external data of a model that is no file."""
+def load(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    budget: Budget,
+    folder: Path | None = None,
+    *,
+    mapped: bool = False,
+) -> Graph:
+    """See `mezzo.importers.load_onnx`; `folder` has the external data of a model that is no file. The large weights of
+    a `mapped` file are views of it, at any addresses; for those who only plan programs from them."""
     with closing(read(source, budget, folder)) as found:
+        if found.weights is not None:
+            found.weights.mapped = mapped
         return _loaded(found, budget)
 
 

@@ -57,9 +57,10 @@ def register_importer(
     return importer
 
 
-def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None = None) -> Graph:
+def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None = None, mapped: bool = False) -> Graph:
     """Read a model file of any format: a path, the bytes of a file, or an `onnx.ModelProto`. `folder` has the external
-    data of ONNX models that are no files; those of a file are in its own.
+    data of ONNX models that are no files; those of a file are in its own. `mapped` lets the weights of an ONNX file
+    stay in it (see runtime/memory/model_file.py).
 
     Raises ModelError for malformed files, UnsupportedModel for what is not carried, BudgetError beyond a limit.
     """
@@ -71,7 +72,7 @@ def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None
             return _read(importer, source, budget or Budget())
     from .load import load
 
-    return load(source, budget or Budget(), folder)
+    return load(source, budget or Budget(), folder, mapped=mapped)
 
 
 def _read(importer: Importer, source: Source, budget: Budget) -> Graph:

@@ -17,6 +17,7 @@ import onnx
 
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ModelError
+from ..runtime.memory.model_file import CAN_GIVE_BACK, ModelFile
 
 LEAST: Final = 1 << 20  # bytes of a file that is worth the walk
 LARGE: Final = 1 << 12  # bytes of a weight that stays in the file
@@ -32,10 +33,11 @@ class Malformed(Exception):
 @dataclass(slots=True, eq=False)
 class StoredWeights:
     """The weights that stayed in a model file, which is open: the length of each by its place. Their tensors carry the
-    `mark`, which no file knows beforehand."""
+    `mark`, which no file knows beforehand. `mapped` ones are views of the file, others have memory of their own."""
 
     file: BufferedReader
     name: str
+    mapped: bool = False
     lengths: dict[int, int] = field(default_factory=dict[int, int])
     mark: str = field(default_factory=lambda: os.urandom(16).hex())
 
@@ -44,13 +46,25 @@ class StoredWeights:
         entries = {e.key: e.value for e in tensor.external_data}
         return int(entries["offset"]) if entries.get("mark") == self.mark else None
 
+    _map: np.ndarray[Any, Any] | None = None
+
     def read(self, place: int) -> np.ndarray[Any, Any]:
-        """The bytes at a place, in memory of their own."""
+        """The bytes at a place."""
+        if self.mapped and CAN_GIVE_BACK:
+            if self._map is None:
+                self._map = np.frombuffer(ModelFile.of(self.file, self.name), np.uint8)
+            view = self._map[place : place + self.lengths[place]]
+            if view.size != self.lengths[place]:
+                raise self._cut()
+            return view
         made = np.empty(self.lengths[place], np.uint8)
         self.file.seek(place)
         if self.file.readinto(made.data) != made.nbytes:
-            raise ModelError("the file was cut short while it was read", where=self.name, hint="load it again")
+            raise self._cut()
         return made
+
+    def _cut(self) -> ModelError:
+        return ModelError("the file was cut short while it was read", where=self.name, hint="load it again")
 
 
 def without_weights(file: BufferedReader, name: str) -> tuple[bytes, StoredWeights] | None:

@@ -3,6 +3,8 @@
 from .async_handle import Handle
 from .create import KINDS, create
 from .drift import Drift
+from .epochs import Epochs
+from .rule import rule
 from .store import KVStore, Stats
 
-__all__ = ["KINDS", "Drift", "Handle", "KVStore", "Stats", "create"]
+__all__ = ["KINDS", "Drift", "Epochs", "Handle", "KVStore", "Stats", "create", "rule"]

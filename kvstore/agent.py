@@ -62,6 +62,7 @@ def serve(environment: Environment, place: Place) -> None:
             raise
         group = Group(mesh, place.ranks, environment.deadline, f"the agent of {environment.host}", link)
         member.failed = link.uplink.failed = group.fail
+        member.moved = link.uplink.moved
         try:
             group.follow()
         except MezzoError as problem:

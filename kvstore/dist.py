@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -49,6 +49,7 @@ class DistStore(HostStore):
         self._rule: UpdateRule | None = None
         self._levels = Levels.parse(member.welcome.consistency)
         self._known: dict[str, Parts] = {}
+        self._brought = Counter[str]()  # gradients of rows, by key
 
     # -- all together
 
@@ -136,7 +137,7 @@ class DistStore(HostStore):
         return known
 
     def _answers(
-        self, server: int, message: m.Message, enough: Callable[[m.Message, bytes], bool], payload: bytes
+        self, server: int, said: Sequence[tuple[m.Message, bytes]], enough: Callable[[m.Message, bytes], bool]
     ) -> None:
         """Ask one server, and drive until its answers are enough. Raises what it refuses."""
         told: list[m.Message] = []
@@ -146,7 +147,7 @@ class DistStore(HostStore):
                 told.append(message)
             return bool(told)
 
-        ask = partial(self._link.uplink.ask, server, message, answered, payload)
+        ask = partial(self._link.uplink.ask, server, said, answered)
         self.group.wait(lambda: bool(told), f"the answer of server {server}", ask)
         if isinstance(told[0], m.Refused):
             raise PeerError(told[0].reason, where=f"server {server}", hint=told[0].hint)
@@ -161,7 +162,8 @@ class DistStore(HostStore):
             return True
 
         rank = self._link.rank
-        self._answers(server, m.Init(shard.name, shard.dtype, shard.shape, shard.lo, shard.hi, rank), enough, b"")
+        init = m.Init(shard.name, shard.dtype, shard.shape, shard.lo, shard.hi, rank)
+        self._answers(server, [(init, b"")], enough)
         return found[0]
 
     def _asked(self, server: int, message: m.States) -> tuple[Described, bytes]:
@@ -171,22 +173,22 @@ class DistStore(HostStore):
 
         def enough(message: m.Message, data: bytes) -> bool:
             assert isinstance(message, m.States)
+            if not message.offset:  # of the first answer, or of one after the server was started again
+                parts.clear()
+                about.clear()
             parts.append(data)
             about.append(message.arrays)
             total = sum(math.prod(shape) * element(dtype).itemsize for _, dtype, shape in message.arrays)
             return bool(message.offset + len(data) >= total)
 
-        self._answers(server, message, enough, b"")
+        self._answers(server, [(message, b"")], enough)
         return about[0], b"".join(parts)
 
     def _give(self, server: int, about: m.States | m.Rows, data: bytes) -> None:
         """Hand states, or rows, to a server, which answers when it has all."""
-        for lo in range(0, max(1, len(data)), FRAME):
-            part, message = data[lo : lo + FRAME], replace(about, offset=lo)
-            if lo + FRAME >= len(data):
-                self._answers(server, message, lambda message, _: True, part)
-            else:
-                self.group.wait(lambda: True, "an answer", partial(self._link.uplink.say, server, message, part))
+        frames = range(0, max(1, len(data)), FRAME)
+        said = [(replace(about, offset=lo), data[lo : lo + FRAME]) for lo in frames]
+        self._answers(server, said, lambda message, _: True)
 
     # -- rows
 
@@ -224,10 +226,11 @@ class DistStore(HostStore):
         """Have every server step what it holds of some rows."""
         ids, gradient = rows
         width = max(1, math.prod(value.shape[1:]) * value.dtype.itemsize)
+        self._brought[value.name] += 1
         for server, (number, shard) in self._parts(value).items():
             low, high = np.searchsorted(ids, (shard.lo // width, -(-shard.hi // width))).tolist()
             data = ids[low:high].tobytes() + np.ascontiguousarray(gradient[low:high]).tobytes()
-            self._give(server, m.Rows(number, self._link.rank, 0, len(data), low), data)
+            self._give(server, m.Rows(number, self._link.rank, self._brought[value.name], 0, len(data), low), data)
 
     def stats(self) -> Stats:
         """Bytes of level 2 are counted where they pass: those of the agent belong to the first worker of its host."""
@@ -283,6 +286,7 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
         link = Link(loop, member, environment, me, len(ranks), levels.speaker(welcome, rank), "worker")
         group = Group(mesh, ranks, environment.deadline, f"{kind}, rank {rank}", link)
         member.failed = link.uplink.failed = group.fail
+        member.moved = link.uplink.moved
         return DistStore(kind, group, link, member, loop, pid)
     except BaseException as error:
         if member is not None:

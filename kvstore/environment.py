@@ -15,6 +15,9 @@ so that its launchers start ours; those with MEZZO_ are our own and may be absen
 | MEZZO_BIND | address at which this process listens | 127.0.0.1 |
 | MEZZO_KV_DEADLINE | seconds after which a wait is an error | 120 |
 | MEZZO_KV_MEMORY | MiB that a server or agent may take for values | half of the machine's |
+| MEZZO_KV_GRACE | seconds for which a server that is started again may be away | 0: its end is that of the job |
+| MEZZO_KV_KEPT | descriptor of a file without a name, in which a server keeps what must outlive it | none |
+| MEZZO_INCARNATION | how often this process was started again in its place | 0 |
 | MEZZO_JOB_KEY | the secret of the job: where one process has it, every connection proves it at both ends | none |
 | MEZZO_JOB_KEY_FILE | a file with that secret, which nobody but its owner may read | none |
 | MEZZO_TLS | 1: connections within this machine are encrypted, as all others are | those that leave the machine |
@@ -43,6 +46,7 @@ TICK = 0.025  # seconds between looks at the clock, at most
 # host of each other, then servers of hosts, then who speaks to servers of these, and then the others on its host.
 BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 0.15, 0.3, 0.45
 ATTEMPT = "MEZZO_ATTEMPT"  # variable of a launcher: how many times the job was begun before
+INCARNATION = "MEZZO_INCARNATION"  # variable of a launcher
 MOST = 1 << 16  # workers or servers of one job
 _T = TypeVar("_T")
 
@@ -69,6 +73,9 @@ class Environment:
     bind: str = LOOPBACK
     deadline: float = DEADLINE  # seconds
     memory: int = 0  # bytes for values; 0: half of the machine's
+    grace: float = 0.0  # seconds
+    kept: int | None = None  # a descriptor
+    incarnation: int = 0
     key: str = field(default="", repr=False)
     key_file: str = ""  # where the key was read, if it was
     tls: bool = False  # within the machine, too
@@ -94,6 +101,9 @@ class Environment:
             bind=found.take("MEZZO_BIND", _text, LOOPBACK),
             deadline=found.take("MEZZO_KV_DEADLINE", _seconds, DEADLINE),
             memory=found.take("MEZZO_KV_MEMORY", _between(1, 1 << 30), 0) << 20,
+            grace=found.take("MEZZO_KV_GRACE", _seconds, 0.0),
+            kept=found.take("MEZZO_KV_KEPT", _between(0, MOST), None),
+            incarnation=found.take(INCARNATION, _between(0, MOST), 0),
             key=found.take("MEZZO_JOB_KEY", _text, ""),
             key_file=key_file,
             tls=found.take("MEZZO_TLS", _one, False),
@@ -124,6 +134,9 @@ class Environment:
         }
         made |= {"MEZZO_RANK": str(self.rank)} if self.rank is not None else {}
         made |= {"MEZZO_KV_MEMORY": str(self.memory >> 20)} if self.memory else {}
+        made |= {"MEZZO_KV_GRACE": f"{self.grace:g}"} if self.grace else {}
+        made |= {"MEZZO_KV_KEPT": str(self.kept)} if self.kept is not None else {}
+        made |= {INCARNATION: str(self.incarnation)} if self.incarnation else {}
         made |= {"MEZZO_TLS": "1"} if self.tls else {}
         files = {"MEZZO_TLS_CERT": self.tls_cert, "MEZZO_TLS_KEY": self.tls_key, "MEZZO_TLS_CA": self.tls_ca}
         made |= {name: path for name, path in files.items() if path}

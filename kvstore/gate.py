@@ -197,8 +197,16 @@ class _Caller:
         self._gate.ended(self, h.HandshakeRefuse(reason, hint))
 
 
-def enter(address: Address, deadline: float, environment: Environment, service: str, who: str) -> socket.socket:
-    """A connection to a process of the job that listens at `address`, or soon will, its handshake done.
+def enter(
+    address: Address,
+    deadline: float,
+    environment: Environment,
+    service: str,
+    who: str,
+    patience: float | None = None,
+) -> socket.socket:
+    """A connection to a process of the job that listens at `address`, or will within `patience` seconds (by default the
+    deadline), its handshake done.
 
     Where it closes the connection without a word it may have had to: strangers may have taken all places. So that is
     tried again, TRIES times in all. Raises DeadlineError where nobody answers within `deadline` seconds, and PeerError
@@ -207,7 +215,8 @@ def enter(address: Address, deadline: float, environment: Environment, service: 
     end = time.monotonic() + deadline
     for again in reversed(range(TRIES)):
         left = max(0.001, end - time.monotonic())
-        sock, where = connect(address, left, who), f"{who} at {written(address)}"
+        where = f"{who} at {written(address)}"
+        sock = connect(address, left if patience is None else min(left, patience), who)
         try:
             return _entered(sock, environment, service, end)
         except _Unheard as error:

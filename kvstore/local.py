@@ -12,8 +12,9 @@ import numpy as np
 from ..ops.errors import InputError
 from ..ops.types import Array
 from .rows import Sum, whole_of
+from .rule import Updater
 from .states import Saved, check_states
-from .store import ENDED, Ended, Stats, Updater
+from .store import ENDED, Ended, Stats
 from .updater import UpdateRule
 
 
@@ -101,7 +102,8 @@ class Local:
             if rule is None or not rule.rows_alone(key):
                 return self.push(key, (whole_of(ids, rows, held.stored),), 0)
             self._pushes += 1
-            rule.step_rows(key, held.updates, held.stored.reshape(-1), (ids, rows), self._states(key, held))
+            tables = {"": held.stored.reshape(-1), **self._states(key, held)}
+            rule.step_rows(key, held.updates, tables, (ids, rows)).write(tables)
             held.updates += 1
         return ENDED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..ops.errors import DeadlineError, MezzoError, PeerError
 from . import wire
@@ -21,12 +21,17 @@ def silence(deadline: float) -> float:
     return max(2.0, min(30.0, deadline * 0.75))
 
 
+class JobEnded(PeerError):
+    """The job has ended before this process came."""
+
+
 class Member:
     """One process of a job, from its `Hello` to its `Bye`.
 
     Making it waits until the job is complete; `welcome` says who this is and where the others are. Afterwards the loop
-    hears of failures: the first stays in `failure`, and `failed` is called with it. Raises PeerError or DeadlineError
-    where the job does not come together.
+    hears of failures: the first stays in `failure`, and `failed` is called with it; `moved` is called with the
+    addresses of servers when one of them is back. Raises PeerError or DeadlineError where the job does not come
+    together.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class Member:
         self.failure: MezzoError | None = None
         self.ended = False  # the scheduler has said that the job is over
         self.failed: Callable[[MezzoError], None] = _ignore
+        self.moved: Callable[[Sequence[str]], None] = _ignore
         self._welcome: m.Welcome | None = None
         self._passed: dict[str, int] = {}  # barriers, and how often they were passed
         self._unheard: int | None = None  # beats since the scheduler's last; a count of beats, since a loop may stand
@@ -52,14 +58,21 @@ class Member:
         self._stream = Stream(loop, sock, self, "the scheduler")
         try:
             rank = m.NOBODY if environment.rank is None else environment.rank
-            self.say(m.Hello(role, environment.host, rank, address=address, consistency=consistency))
+            incarnation = environment.incarnation
+            self.say(m.Hello(role, environment.host, rank, 0, incarnation, address, consistency))
             if role in ("server", "agent"):
                 self._beat()
             # the scheduler names who is missing at the deadline; this is for one that is silent
-            self.wait(lambda: self._welcome is not None, self.deadline * 1.5 + 1, "the scheduler's welcome")
+            self.wait(lambda: self._known, self.deadline * 1.5 + 1, "the scheduler's welcome")
+            if self._welcome is None:
+                raise JobEnded("the job has ended", where=self.name)
         except BaseException:
             self._stream.close()
             raise
+
+    @property
+    def _known(self) -> bool:
+        return self._welcome is not None or self.ended
 
     @property
     def welcome(self) -> m.Welcome:
@@ -129,8 +142,9 @@ class Member:
         match frame.message:
             case m.Heartbeat():
                 self._unheard = 0
-            case m.Welcome():
+            case m.Welcome(servers=servers):
                 self._welcome, self._unheard = frame.message, 0
+                self.moved(servers)
             case m.Barrier(name):
                 self._passed[name] = self._passed.get(name, 0) + 1
             case m.Failed(_, reason) | m.Refused(reason):
@@ -143,5 +157,5 @@ class Member:
             self.fail(PeerError(f"the scheduler is gone: {reason}", where=self.name))
 
 
-def _ignore(error: MezzoError) -> None:
+def _ignore(what: object) -> None:
     pass

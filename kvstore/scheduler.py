@@ -16,7 +16,7 @@ from .gate import SCHEDULER, Gate, Told
 from .loop import Loop
 from .member import silence
 from .protocol import membership as machine
-from .protocol.messages import Failed, Refused
+from .protocol.messages import NOBODY, Bye, Failed
 from .stream import Frame, Stream
 
 TICK = 0.1  # seconds between looks at the clock: less than what others wait behind the deadline of a barrier
@@ -29,7 +29,11 @@ class Scheduler:
         identity = tls.listening(environment, environment.check_address(environment.root[0]))
         self._loop = Loop()
         self._members = machine.Membership(
-            environment.workers, environment.servers, environment.deadline, silence(environment.deadline)
+            environment.workers,
+            environment.servers,
+            environment.deadline,
+            silence(environment.deadline),
+            environment.grace,
         )
         self._streams: dict[int, Stream] = {}
         self._numbers: dict[Stream, int] = {}
@@ -120,7 +124,7 @@ class Scheduler:
         """Send nothing more. Who has come too late to be a member hears what became of the job."""
         assert self._ended is not None
         if stream not in self._closing:
-            stream.send(wire.encode(self._ended.failure or Refused("the job has ended")))
+            stream.send(wire.encode(self._ended.failure or Bye(NOBODY)))
         stream.finish()
 
 

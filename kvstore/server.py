@@ -20,9 +20,11 @@ from .address import describe, listen, written
 from .environment import BEHIND_HOSTS, TICK, Environment
 from .gate import Gate, Told
 from .gate import server as at
+from .kept import Kept, MemoryFile
+from .kept_shards import KeptShards
 from .levels import Levels
 from .loop import Loop
-from .member import Member
+from .member import JobEnded, Member
 from .protocol import messages as m
 from .protocol import serving as s
 from .protocol.keys import Keys
@@ -57,7 +59,6 @@ class Server:
         self._payload: memoryview | None = None  # of that push, where it is here
         self._due: deque[Stream] = deque()
         self._early: set[Stream] = set()
-        self._optimizer: m.SetOptimizer | None = None
         identity = tls.listening(environment, environment.check_address(environment.bind))
         listening = listen((environment.bind, 0))
         address = written(listening.getsockname()[:2])
@@ -73,13 +74,33 @@ class Server:
         self._levels = Levels.parse(welcome.consistency)
         self._member.failed = self._tell_failure
         self._keys = Keys(environment.most_bytes, self._levels.names(welcome))
-        self._shards = Shards(self._keys, Budget(environment.most_bytes))
+        self._shards = self._taken(environment, self._levels.speakers(welcome))
         self._rounds = Rounds(
             range(self._levels.speakers(welcome)), self._levels.between, environment.deadline + BEHIND_HOSTS,
-            names=self._levels.names(welcome),
+            names=self._levels.names(welcome), left=self._shards.left,
         )  # fmt: skip
+        self._go_on()
         self._told_deadlines: list[float] = []
         self._tick = min(TICK, environment.deadline / 10)
+
+    def _taken(self, environment: Environment, ranks: int) -> Shards:
+        """The memory of this server; with what it had committed where it is started again."""
+        budget = Budget(environment.most_bytes)
+        if environment.kept is None:
+            return Shards(self._keys, budget)
+        return KeptShards(self._keys, budget, Kept(MemoryFile(environment.kept), ranks))
+
+    def _go_on(self) -> None:
+        """Tell the machine what was committed."""
+        if self._shards.optimizer is not None:
+            self._rounds.handle(s.Configured(self._shards.elementwise))
+        for key in self._shards:
+            self._rounds.handle(self._declared_as(key))
+
+    def _declared_as(self, key: int, rank: int = m.NOBODY, lane: int = 0) -> s.KeyDeclared:
+        held = self._shards[key]
+        shard, counts, applied = held.shard, self._shards.counts(key), held.applied
+        return s.KeyDeclared(key, shard.nbytes, shard.name, shard.whole, held.step, rank, lane, counts, applied)
 
     def run(self) -> None:
         """Serve until the job has ended. Raises what it failed with."""
@@ -195,6 +216,7 @@ class Server:
         """The payload of a push is in memory."""
         r, peer.receiving = peer.receiving, None
         assert r is not None
+        self._given(r)
         self._handle(s.Arrived(r.rank, r.key, r.step, r.hi))
 
     def _wait_for_others(self, stream: Stream) -> None:
@@ -266,12 +288,15 @@ class Server:
         if hello.deadline > 0:  # of kv.create, which this process cannot know
             self._told_deadlines.append(hello.deadline)
             self._rounds.deadline = max(self._told_deadlines) + BEHIND_HOSTS
+        takes_part = self._rounds.takes_part(hello.rank)
         if self._handle(s.Joined(hello.rank, hello.incarnation, hello.lane)):
             del self._speakers[place]  # who has been told that it is refused
             if before is not None:
                 self._speakers[place] = before
             peer.stream.finish()
             return
+        if not takes_part:
+            self._shards.come(hello.rank, {key: self._rounds.counted(hello.rank, key) for key in self._shards})
         if before is not None:  # what it has said and was not read is said again
             del self._peers[before.stream]
             self._early.discard(before.stream)
@@ -293,20 +318,18 @@ class Server:
         self._check_speaker(peer, init.rank)
         try:
             key = self._keys.admit(init)
-            held = self._shards.declare(key)
+            self._shards.declare(key)
         except MezzoError as error:
             self._tell(peer, m.Refused(error.message[:4000], error.hint, rank=init.rank))
             return
-        shard = held.shard
-        declared = s.KeyDeclared(key, shard.nbytes, shard.name, shard.whole, held.step, init.rank, peer.lane)
-        if not self._handle(declared):
+        if not self._handle(self._declared_as(key, init.rank, peer.lane)):
             step = self._rounds.counted(init.rank, key)
             self._tell(peer, m.Init(init.name, init.dtype, init.shape, init.lo, init.hi, init.rank, key, step))
 
     def _configured(self, peer: Peer, message: m.SetOptimizer) -> None:
         """Take an optimizer; every rank sends it, and only the first that differs changes anything."""
         given = m.SetOptimizer(message.name, message.scalars)
-        if given != self._optimizer:
+        if given != self._shards.optimizer:
             try:
                 rule = UpdateRule({"kind": message.name, **nested(message.scalars)})
             except MezzoError as error:
@@ -314,8 +337,7 @@ class Server:
                 return
             if self._handle(s.Configured(rule.elementwise, peer.rank, peer.lane)):
                 return
-            self._optimizer = given
-            self._shards.set_rule(rule)
+            self._shards.set_rule(rule, given)
         self._tell(peer, message)
 
     def _states(self, peer: Peer, frame: Frame, message: m.States, payload: memoryview) -> None:
@@ -361,8 +383,8 @@ class Server:
             return
         loaded, peer.loading = peer.loading, bytearray()
         try:
-            self._shards.step_rows(key, loaded, message.first)
-            self._tell(peer, m.Rows(key, peer.rank))
+            self._shards.step_rows(key, loaded, message.first, message.rank, message.step)
+            self._tell(peer, m.Rows(key, peer.rank, message.step))
         except MezzoError as error:
             self._tell(peer, m.Refused(error.message[:4000], error.hint, key, rank=peer.rank))
 
@@ -380,6 +402,8 @@ class Server:
         """A rank has closed its store. In a sequential job it is still missed where others push on."""
         if not self._levels.between.sums:
             self._handle(s.Left(peer.rank, "it has left", orderly=True, lane=peer.lane))
+            if not self._rounds.takes_part(peer.rank):
+                self._shards.leave(peer.rank)
 
     # --- what the machine wants
 
@@ -438,6 +462,12 @@ class Server:
             peer.receiving = i
         else:
             self._shards.place(i.key, i.rank, i.lo, i.hi, i.into)[:] = payload
+            self._given(i)
+
+    def _given(self, i: s.ServerReceive) -> None:
+        """An initial value is complete with its last bytes, before anybody is told."""
+        if i.into == "value" and i.hi == self._shards[i.key].nbytes:
+            self._shards.given(i.key)
 
     def _send(self, i: s.Send) -> None:
         peer = self._speakers.get((i.rank, i.lane))
@@ -459,4 +489,10 @@ class Server:
 
 def serve(environment: Environment) -> None:
     """Be a server of a job until it ends. Raises what it failed with."""
-    Server(environment).run()
+    try:
+        server = Server(environment)
+    except JobEnded:
+        if not environment.incarnation:
+            raise
+        return  # the one in whose place it is was killed when nobody needed it any more
+    server.run()

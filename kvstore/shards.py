@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,8 @@ import numpy as np
 from ..ops.errors import BudgetError, InputError, ModelError, WireError
 from ..ops.types import Array, DType
 from .protocol.keys import Keys, Shard, element
-from .updater import UpdateRule
+from .protocol.messages import SetOptimizer
+from .updater import ChangedRows, UpdateRule
 from .wire import FRAME
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -69,12 +70,12 @@ class Blocks:
 
 
 class Room:
-    """Memory of one shard, as elements and as bytes to send and receive."""
+    """Memory of one shard, as elements and as bytes to send and receive; in `place` where that is given."""
 
     __slots__ = ("array", "data")
 
-    def __init__(self, shard: Shard, dtype: np.dtype[Any]) -> None:
-        self.array = np.zeros(shard.nbytes // dtype.itemsize, dtype)
+    def __init__(self, shard: Shard, dtype: np.dtype[Any], place: Bytes | None = None) -> None:
+        self.array = np.zeros(shard.nbytes // dtype.itemsize, dtype) if place is None else place.view(dtype)
         self.data: memoryview = self.array.view(np.uint8).data
 
 
@@ -93,6 +94,7 @@ class Held:
     staged: dict[int, deque[tuple[int, Bytes]]] = field(default_factory=dict[int, deque[tuple[int, Bytes]]])
     states: dict[str, Array] = field(default_factory=dict[str, Array])
     updates: int = 0  # whole steps that the optimizer has made
+    rows: dict[int, int] = field(default_factory=dict[int, int])  # by rank: gradients of rows that were stepped
 
     def elements(self, room: Room, lo: int, hi: int) -> Array:
         """The bytes [lo, hi) of the value or of the sum."""
@@ -106,6 +108,7 @@ class Shards:
 
     def __init__(self, keys: Keys, budget: Budget) -> None:
         self.keys, self.budget = keys, budget
+        self.optimizer: SetOptimizer | None = None
         self._rule: UpdateRule | None = None
         self._blocks = Blocks(budget)
         self._held: dict[int, Held] = {}
@@ -125,6 +128,23 @@ class Shards:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._held)
+
+    # --- ranks
+
+    def counts(self, key: int) -> dict[int, int] | None:
+        """By rank the last push to a key that counts, as it was kept of an earlier server; None where nothing was."""
+        return None
+
+    @property
+    def left(self) -> frozenset[int]:
+        """Ranks that take part no more, in what was kept of an earlier server."""
+        return frozenset()
+
+    def leave(self, rank: int) -> None:
+        """A rank takes part no more."""
+
+    def come(self, rank: int, counts: Mapping[int, int]) -> None:
+        """A rank takes part again, as if it had pushed so often to each key."""
 
     # --- receiving
 
@@ -179,41 +199,51 @@ class Shards:
                 if whole:
                     held.elements(held.sum, at, at + piece.size)[...] = piece.view(held.dtype)
                 else:
-                    self._change(held, step, at, piece.view(held.dtype), how)
+                    self._change(held, at, piece.view(held.dtype), how)
             if whole:
-                self._change(held, step, lo, held.elements(held.sum, lo, hi), how)
-            held.step = step
-            held.updates += how == "update"
-        elif how == "assign":
-            self._adopt(held, step, hi - lo)
+                self._change(held, lo, held.elements(held.sum, lo, hi), how)
+            self._applied(held, step, how, rank)
+            return
+        if how != "assign":
+            self._change(held, lo, held.elements(held.sum, lo, hi), how)
+        held.applied += hi - lo
+        held.adopting = how == "assign" and held.applied < held.nbytes
+        if held.applied < held.nbytes:
+            self._applied_in_part(held)
         else:
-            self._change(held, step, lo, held.elements(held.sum, lo, hi), how)
-            held.applied += hi - lo
-            if held.applied >= held.nbytes:
-                held.step, held.applied = step, 0
-                held.updates += how == "update"
+            self._applied(held, step, how, None)
 
-    def _adopt(self, held: Held, step: int, count: int) -> None:
-        """The sum becomes the value: what was the value is where the next sum goes."""
-        held.applied += count
-        held.adopting = held.applied < held.nbytes
-        if not held.adopting:
+    def _applied_in_part(self, held: Held) -> None:
+        """More of a round is applied, and may be sent."""
+
+    def _applied(self, held: Held, step: int, how: str, rank: int | None) -> None:
+        """All of a round, or of a push of this rank, is applied. A sum that becomes the value changes places with it:
+        the next one goes where that was."""
+        if how == "assign":
             held.value, held.sum = held.sum, held.value
-            held.step, held.applied = step, 0
+        held.step, held.applied = step, 0
+        held.updates += how == "update"
 
-    def _change(self, held: Held, step: int, lo: int, operand: Array, how: str) -> None:
-        value = held.elements(held.value, lo, lo + operand.nbytes)
-        match how:
-            case "assign":
-                np.copyto(value, operand)
-            case "add":
-                np.add(value, operand, out=value)
-            case "update":
-                assert self._rule is not None
-                at = lo // held.dtype.itemsize
-                states = {slot: state[at : at + operand.size] for slot, state in self._states(held).items()}
-                begin = held.shard.lo // held.dtype.itemsize + at
-                self._rule.step(held.shard.name, held.updates, value, operand, states, begin)
+    def given(self, key: int) -> None:
+        """The initial value of a key is complete."""
+        self._held[key].step = 0
+
+    def _target(self, held: Held, lo: int, hi: int, how: str) -> tuple[Array, dict[str, Array]]:
+        """Return the place in which the bytes [lo, hi) of the value are changed and, by an update, those of its states:
+        they are there as they are now."""
+        size = held.dtype.itemsize
+        states = self._states(held) if how == "update" else {}
+        parts = {slot: state[lo // size : hi // size] for slot, state in states.items()}
+        return held.elements(held.value, lo, hi), parts
+
+    def _change(self, held: Held, lo: int, operand: Array, how: str) -> None:
+        value, states = self._target(held, lo, lo + operand.nbytes, how)
+        if how == "add":
+            np.add(value, operand, out=value)
+            return
+        assert self._rule is not None
+        begin = (held.shard.lo + lo) // held.dtype.itemsize
+        self._rule.step(held.shard.name, held.updates, value, operand, states, begin)
 
     def _states(self, held: Held) -> dict[str, Array]:
         """The optimizer states of a shard, taken when they are first needed."""
@@ -226,8 +256,10 @@ class Shards:
     def view(self, key: int, step: int, lo: int, hi: int) -> memoryview:
         """The bytes [lo, hi) of the value of this step, which may be the sum of a round that is being applied."""
         held = self._held[key]
-        source = held.sum if held.adopting and step > held.step else held.value
-        return source.data[lo:hi]
+        return self._source(held, step).data[lo:hi]
+
+    def _source(self, held: Held, step: int) -> Room:
+        return held.sum if held.adopting and step > held.step else held.value
 
     def slices(self, key: int, starts: Array, width: int) -> memoryview:
         """Slices of so many bytes of the value, one after the other. Raises WireError where they do not lie in it, cut
@@ -250,10 +282,13 @@ class Shards:
         width = max(1, math.prod(shard.shape[1:]) * element(shard.dtype).itemsize)
         return (shard.nbytes // width + 2) * (8 + width)
 
-    def step_rows(self, key: int, data: bytearray, first: int) -> None:
-        """Step by the gradient of some rows: their numbers, then they. Raises InputError without an optimizer,
-        WireError for what are no rows of the table."""
+    def step_rows(self, key: int, data: bytearray, first: int, rank: int = 0, number: int = 0) -> None:
+        """Step by the gradient of some rows, the `number`-th of this rank: their numbers, then they; once, however
+        often it comes (0: it comes once). Raises InputError without an optimizer, WireError for what are no rows of the
+        table."""
         held = self._held[key]
+        if 0 < number <= held.rows.get(rank, 0):
+            return
         shape, dtype = held.shard.shape, held.dtype
         width = math.prod(shape[1:]) * dtype.itemsize
         count, rest = divmod(len(data), 8 + width)
@@ -265,15 +300,25 @@ class Shards:
             raise InputError("there is no optimizer", where=f"key {held.shard.name!r}", hint="call set_optimizer first")
         rows = np.frombuffer(data, dtype, offset=8 * count).reshape(count, *shape[1:])
         begin = held.shard.lo // dtype.itemsize
-        states = self._states(held)
-        self._rule.step_rows(held.shard.name, held.updates, held.value.array, (ids, rows), states, begin, first)
+        tables = {"": held.value.array, **self._states(held)}
+        changed = self._rule.step_rows(held.shard.name, held.updates, tables, (ids, rows), begin, first)
+        self._rows_stepped(held, tables, changed, rank, number)
+
+    def _rows_stepped(self, held: Held, tables: dict[str, Array], changed: ChangedRows, rank: int, number: int) -> None:
+        """Write what has become of some rows."""
+        changed.write(tables)
         held.updates += 1
+        held.rows[rank] = number
 
     # --- optimizers
 
-    def set_rule(self, rule: UpdateRule) -> None:
-        """Another optimizer, whose states begin anew."""
-        self._rule = rule
+    @property
+    def elementwise(self) -> bool:
+        return self._rule is None or self._rule.elementwise
+
+    def set_rule(self, rule: UpdateRule, given: SetOptimizer) -> None:
+        """Another optimizer, as it was given, whose states begin anew."""
+        self._rule, self.optimizer = rule, given
         for held in self._held.values():
             self.budget.taken -= sum(state.nbytes for state in held.states.values())
             held.states, held.updates = {}, 0

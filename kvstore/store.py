@@ -22,12 +22,12 @@ from ..runtime.engine import Ordered, Variable, engine
 from .async_handle import AsyncHandle, Handle
 from .protocol.keys import OWN
 from .rows import Rows, RowSums, Sum, are_rows, check_rows, fill, rows_of
+from .rule import Rule, Updater, by_names
 from .states import Saved, read_states, write_states
 
 Key = str | int
 Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
 Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
-Updater = Callable[[Key, Array, Array], None]  # (key, what was received, what is stored): changes the latter in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +252,10 @@ class KVStore:
         self, key: Keys, value: Values | None = None, *, priority: int = 0, wait: bool | None = None
     ) -> Handle | None:
         """Push arrays. Returns when they have been taken: the caller may write into them again, except into those from
-        `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once.
-
-        A RowSparse of `mz.nd` is a value whose other rows are zeros; an optimizer steps its rows alone where that is
-        the same, or it is lazy. That has happened when this returns, and every worker pushes rows of the same keys in
-        the same order in a sequential store."""
+        `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once. A RowSparse of
+        `mz.nd` is a value whose other rows are zeros; an optimizer steps its rows alone where that is the same, or it
+        is lazy. That has happened when this returns, and every worker pushes rows of the same keys in the same order
+        in a sequential store."""
         key, value = _spread(key, value)
         calls: list[Call] = []
         for declared, given in self._each("push", key, value):
@@ -368,11 +367,13 @@ class KVStore:
         self._backend.set_optimizer(data)
         self._steps = True
 
-    def set_updater(self, updater: Updater) -> None:
-        """Let `updater(key, received, stored)` define every later push; it changes `stored` in place. Raises InputError
-        in the dist kinds, whose values are in other processes: code does not travel."""
-        names = self._names
-        self._backend.set_updater(lambda name, received, stored: updater(names[str(name)], received, stored))
+    def set_updater(self, updater: Updater | Rule) -> None:
+        """Let a rule (`mezzo.kv.rule`) define every later push or, in one process, `updater(key, received, stored)`,
+        which changes `stored` in place. Raises InputError for a function in the dist kinds: code does not travel."""
+        if isinstance(updater, Rule):
+            self._backend.set_optimizer(updater.to_dict())
+        else:
+            self._backend.set_updater(by_names(updater, self._names))
         self._steps = True
 
     def save_optimizer_states(self, path: str | PathLike[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,20 @@ from ..runtime.optimizer import Group, from_dict
 from ..runtime.optimizer.record import states_of
 
 Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangedRows:
+    """Some rows of a table, and of its states by name, after a step: their places, and what is to stand there. The
+    table is named ""."""
+
+    at: Array
+    parts: Mapping[str, Array]
+
+    def write(self, tables: Mapping[str, Array]) -> None:
+        """Write them into flat tables."""
+        for slot, part in self.parts.items():
+            tables[slot].reshape(-1, part.shape[1])[self.at] = part
 
 
 class UpdateRule:
@@ -93,30 +108,27 @@ class UpdateRule:
         self,
         name: str,
         update: int,
-        value: Array,
+        tables: Mapping[str, Array],
         rows: tuple[Array, Array],
-        states: Mapping[str, Array],
         begin: int = 0,
         first: int = 0,
-    ) -> None:
-        """Step number `update` of some rows of a table: of those elements that lie in `value`, a flat part of it from
-        its element `begin` on. `rows` are their numbers, ascending, and their gradients; `first` tells how many rows of
-        the same gradient come before them."""
+    ) -> ChangedRows:
+        """Step number `update` of some rows of a table; what becomes of those elements that lie in a flat part of it
+        from its element `begin` on. `tables` has that part as "", and its states by name. `rows` are their numbers,
+        ascending, and their gradients; `first` tells how many rows of the same gradient come before them."""
         ids, gradient = rows
+        value = tables[""]
         width = max(1, math.prod(gradient.shape[1:]))
         unit = 1 if begin % width or value.size % width else width  # a part may cut rows
         many = width // unit
         at = (ids[:, None] * many + np.arange(many)).reshape(-1) - begin // unit
         low, high = np.searchsorted(at, (0, value.size // unit)).tolist()
-        tables = {"": value.reshape(-1, unit), **{slot: state.reshape(-1, unit) for slot, state in states.items()}}
-        at, parts = at[low:high], {}
-        for slot, table in tables.items():
-            parts[slot] = table[at]
+        at = at[low:high]
+        parts = {slot: table.reshape(-1, unit)[at] for slot, table in tables.items()}
         taken = {slot: part.reshape(-1) for slot, part in parts.items()}
         flat_gradient = np.ascontiguousarray(gradient).reshape(-1)[low * unit : high * unit]
         self.step(name, update, taken.pop(""), flat_gradient, taken, first * width + low * unit)
-        for slot, table in tables.items():
-            table[at] = parts[slot]
+        return ChangedRows(at, parts)
 
     def _whole_step(self, given: Sequence[Array], name: str) -> Session:
         """One whole tensor's step, as a program."""

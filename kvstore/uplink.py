@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from ..ops.errors import MezzoError
+from ..ops.errors import DeadlineError, MezzoError
 from ..ops.types import Array, DType
 from . import wire
 from .address import parse_address
@@ -27,9 +27,19 @@ from .protocol import messages as m
 from .protocol.keys import Shard, slices
 from .stream import Frame, Stream
 
+# Seconds that a server which may be away has for a handshake, or until it listens, and between attempts.
+PATIENCE, LISTENS, PAUSE = 1.0, 0.1, 0.1
 Done = Callable[[MezzoError | None], None]
 Asked = Callable[[m.Message, bytes], bool]
 Parts = Mapping[int, tuple[int, Shard]]  # of a key, by server: its number there, and what lies there
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Messages with their payloads, which are said again where a server is started again before it has answered."""
+
+    said: tuple[tuple[m.Message, bytes], ...]
+    answered: Asked
 
 
 @dataclass(slots=True)
@@ -53,7 +63,9 @@ class Uplink:
         self.sent = self.received = 0  # bytes of values
         self.failure: MezzoError | None = None
         self._loop, self._rank = loop, rank
-        self._client = c.Client(rank, len(servers), deadline=environment.deadline + BEHIND_SERVERS)
+        deadline, grace = environment.deadline + BEHIND_SERVERS, environment.grace
+        self._client = c.Client(rank, len(servers), deadline=deadline, grace=grace)
+        self._environment, self._lane, self._role = environment, lane, role
         self._events: deque[c.Event] = deque()
         self._busy = False
         self._operations: dict[str, deque[Operation]] = {}
@@ -61,28 +73,67 @@ class Uplink:
         self._payload: memoryview | None = None  # which is here already
         self._receiving: set[int] = set()  # servers whose payload is on its way to such a place
         self._requests: dict[int, Callable[[c.Answered], None]] = {}
-        self._asked: list[deque[Asked]] = [deque() for _ in servers]
-        self._fetched: list[deque[Callable[[memoryview], None]]] = [deque() for _ in servers]  # who waits for Slices
+        self._questions: list[deque[Question]] = [deque() for _ in servers]  # that were not answered
         self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
         self.failed: Callable[[MezzoError], None] = _ignore
-        self._streams: list[Stream] = []
+        self._addresses = list(servers)
+        self._streams: dict[int, Stream] = {}  # by server, where there is a connection
         self._numbers: dict[Stream, int] = {}
+        self._greeted: set[int] = set()  # servers that have answered Hello
         self._tick = min(TICK, environment.deadline / 10)
         try:
-            for number, text in enumerate(servers):
-                address = parse_address(text)
-                environment.check_address(address if isinstance(address, str) else address[0])
-                name = f"server {number}"
-                stream = Stream(loop, enter(address, environment.deadline, environment, at(text), name), self, name)
-                self._streams.append(stream)
-                self._numbers[stream] = number
-                stream.send(wire.encode(m.Hello(role, environment.host, rank, lane, deadline=environment.deadline)))
+            for number in range(len(servers)):
+                self._connect(number)
         except BaseException:
             self.close()
             raise
         self._ticked()
+
+    def _connect(self, number: int) -> None:
+        """Open a connection to a server, and say who this is. Where the server may be away, it is tried until it is
+        back. Raises DeadlineError, PeerError."""
+        environment, text, name = self._environment, self._addresses[number], f"server {number}"
+        address = parse_address(text)
+        environment.check_address(address if isinstance(address, str) else address[0])
+        deadline, patience = environment.deadline, None
+        if environment.grace:  # it may be gone, and the next one is at another address
+            deadline, patience = min(PATIENCE, deadline / 10), min(LISTENS, deadline / 20)
+        try:
+            sock = enter(address, deadline, environment, at(text), name, patience)
+        except DeadlineError as error:
+            if not environment.grace:
+                raise
+            self._handle(c.Lost(number, error.message))
+            self._loop.after(PAUSE, partial(self._connect_again, number))
+            return
+        stream = Stream(self._loop, sock, self, name)
+        self._streams[number], self._numbers[stream] = stream, number
+        hello = m.Hello(
+            self._role, environment.host, self._rank, self._lane, environment.incarnation, deadline=environment.deadline
+        )
+        stream.send(wire.encode(hello))
+
+    def _connect_again(self, number: int) -> None:
+        if self._closing or number in self._streams or self.failure is not None:
+            return
+        try:
+            self._connect(number)
+        except MezzoError as error:
+            self._fail(error)
+
+    def moved(self, servers: Sequence[str]) -> None:
+        """A server has been started again: go on with it. What it has not answered is said again."""
+        for number, text in enumerate(servers):
+            if self._closing or text == self._addresses[number]:
+                continue
+            self._addresses[number] = text
+            if number in self._streams:
+                stream = self._streams[number]
+                stream.close()
+                self.lost(stream, "it was started again")
+            self._connect_again(number)
 
     # --- what the caller wants
 
@@ -110,19 +161,20 @@ class Uplink:
         Nothing of the key may be under way, since the machine knows nothing of it."""
         width, left = out.shape[1], 0
 
-        def take(which: Array, lo: int, hi: int, payload: memoryview) -> None:
+        def take(which: Array, lo: int, hi: int, message: m.Message, payload: bytes) -> bool:
             nonlocal left
             out[which, lo:hi] = np.frombuffer(payload, np.uint8).reshape(len(which), hi - lo)
             left -= 1
             if not left:
                 done(None)
+            return True
 
         for server, (number, shard) in parts.items():
             for which, lo, hi in slices(rows, width, shard):
                 left += 1
-                self._fetched[server].append(partial(take, which, lo, hi))
                 starts = rows[which] * width + lo - shard.lo
-                self.say(server, m.Slices(number, self._rank, hi - lo), starts.tobytes())
+                said = (m.Slices(number, self._rank, hi - lo), starts.tobytes())
+                self.ask(server, [said], partial(take, which, lo, hi))
 
     def request(self, message: m.Message, answered: Callable[[c.Answered], None]) -> None:
         """Say a message to every server; `answered` is called with what all of them said."""
@@ -130,31 +182,35 @@ class Uplink:
         self._requests[number] = answered
         self._handle(c.Request(number, message))
 
-    def ask(self, server: int, message: m.Message, answered: Asked, payload: bytes = b"") -> None:
-        """Say a message of which the machine knows nothing to one server. `answered` is called with each message and
-        payload that come for it, until it says True. Not while the machine waits for a message of that kind."""
-        self._asked[server].append(answered)
-        self.say(server, message, payload)
+    def ask(self, server: int, said: Sequence[tuple[m.Message, bytes]], answered: Asked) -> None:
+        """Say messages, with payloads, of which the machine knows nothing to one server. `answered` is called with each
+        message and payload that come for them, until it says True; from the first on, where they had to be said again.
+        Not while the machine waits for a message of that kind."""
+        question = Question(tuple(said), answered)
+        self._questions[server].append(question)
+        self._say(server, question)
 
-    def say(self, server: int, message: m.Message, payload: bytes = b"") -> None:
-        """Say a message of which the machine knows nothing."""
-        self._streams[server].send(wire.encode(message, len(payload)), payload)
+    def _say(self, server: int, question: Question) -> None:
+        if server not in self._greeted:
+            return  # which is when it is said
+        for message, payload in question.said:
+            self._streams[server].send(wire.encode(message, len(payload)), payload)
 
     @property
     def servers(self) -> int:
-        return len(self._streams)
+        return len(self._addresses)
 
     def close(self, error: MezzoError | None = None) -> None:
         """Say Bye to all servers, and wait a little until they have heard it; less where something is wrong already."""
         bye = m.Bye(self._rank, 0 if error is None else 1, "" if error is None else error.message[:4000])
         self._closing = True
-        for stream in self._streams:
+        for stream in list(self._streams.values()):
             stream.send(wire.encode(bye))
             stream.finish()
         end = time.monotonic() + (2.0 if error is None else 0.5)
-        while any(not stream.closed for stream in self._streams) and time.monotonic() < end:
+        while self._streams and time.monotonic() < end:
             self._loop.step(max(0.0, end - time.monotonic()))
-        for stream in self._streams:
+        for stream in self._streams.values():
             stream.close()
 
     # --- what streams report
@@ -177,22 +233,27 @@ class Uplink:
                 self._payload = None
             return
         match message:
-            case m.Slices() if self._fetched[number]:
-                self.received += frame.header.length
-                self._fetched[number].popleft()(payload)
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
                 self._handle(c.Connected(number, incarnation))
-            case m.Init() | m.States() | m.Rows() | m.Refused() if self._asked[number]:
-                if self._asked[number][0](message, bytes(payload)):
-                    self._asked[number].popleft()
+                self._greeted.add(number)
+                for question in self._questions[number]:
+                    self._say(number, question)
+            case m.Init() | m.States() | m.Rows() | m.Slices() | m.Refused() if self._questions[number]:
+                self.received += frame.header.length * isinstance(message, m.Slices)
+                if self._questions[number][0].answered(message, bytes(payload)):
+                    self._questions[number].popleft()
             case _:
                 self._handle(c.Heard(number, message))
 
     def lost(self, stream: Stream, reason: str) -> None:
-        if not self._closing and self._numbers[stream] not in self._ended:
-            self._handle(c.Lost(self._numbers[stream], f"{stream.name}: {reason}"))
+        number = self._numbers.pop(stream)
+        del self._streams[number]
+        self._greeted.discard(number)
+        self._receiving.discard(number)
+        if not self._closing and number not in self._ended:
+            self._handle(c.Lost(number, f"{stream.name}: {reason}"))
 
     def _target(self, stream: Stream, frame: Frame) -> memoryview:
         """Return the memory for the payload of a Value."""
@@ -232,7 +293,8 @@ class Uplink:
             server, message, name, lo, hi = i
             self.sent += hi - lo
             part = self._operations[name][0].source[lo:hi]
-            self._streams[server].send(wire.encode(message, hi - lo), part, sent=self._left[server])
+            stream = self._streams[server]
+            stream.send(wire.encode(message, hi - lo), part, sent=self._left[server])
         elif isinstance(i, c.Receive):
             payload, self._payload = self._payload, None
             if payload is None:

@@ -193,7 +193,7 @@ KINDS: dict[int, Kind] = dict(
             Kind(m.Heartbeat),
             Kind(m.Bye, ("rank",), {"code": _int(-(1 << 31), 1 << 31), "reason": _reason}),
             Kind(m.Slices, ("key", "rank"), {"width": _int(1, FRAME)}, payload=True),
-            Kind(m.Rows, ("key", "rank", "offset"), {"total": _count, "first": _count}, payload=True),
+            Kind(m.Rows, _FRAME, {"total": _count, "first": _count}, payload=True),
         ),
         1,
     )

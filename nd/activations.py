@@ -147,8 +147,8 @@ def embedding(indices: Array, weight: Array, /) -> Array:
 
 def linear(x: Array, weight: Array, bias: Array | None = None, /) -> Array:
     """x times the transposed weight, plus the bias where there is one."""
-    made = matmul(x, matrix_transpose(weight))
-    return made if bias is None else add(made, bias)
+    product = matmul(x, matrix_transpose(weight))
+    return product if bias is None else add(product, bias)
 
 
 def pad(x: Array, /, pad_width: Sequence[int], mode: str = "constant", constant_value: float = 0.0) -> Array:

@@ -99,8 +99,8 @@ def hfft(x: Array, /, *, n: int | None = None, axis: int = -1, norm: Norm = "bac
 
 def ihfft(x: Array, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Array:
     """The inverse of `hfft`: of real numbers the first half. Raises InputError for complex ones."""
-    made = rfft(x, n=n, axis=axis, norm=SWAPPED.get(norm, norm))
-    return _complex(_conjugated(_pairs(made)))
+    transformed = rfft(x, n=n, axis=axis, norm=SWAPPED.get(norm, norm))
+    return _complex(_conjugated(_pairs(transformed)))
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Where = None) -> Array:

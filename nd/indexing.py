@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ Index = Any
 def get(x: Array, key: Index) -> Array:
     """`x[key]`: a view for integers, slices, None and `...`; a copy for arrays of indices or of booleans."""
     given = key if isinstance(key, tuple) else (key,)
-    if any(map(_is_array, given)):
+    if key.__class__ is not slice and any(map(_is_array, given)):
         return _gather(x, given)
     if RECORDING.on and x._origin is not None:
         return as_operators(x, _basic(x, given))
@@ -44,7 +44,7 @@ def view(x: Array, key: Key) -> Array:
     """A part of an array that shares its memory."""
     shape = _shape(x, key)
     out = Array(x._var, spec_of(x._spec.dtype, shape), x._place, (*x._view, key))
-    out._code, out._at = site()
+    out._code, out._at = site(2)
     if RECORDING.trace is not None:
         RECORDING.trace.seen_from(x, out)
     return out
@@ -78,10 +78,13 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
         if part is None or part is Ellipsis:
             parts.append(part)
         elif isinstance(part, slice):
-            parts.append(slice(*(None if v is None else operator.index(v) for v in (part.start, part.stop, part.step))))
+            start, stop, step = part.start, part.stop, part.step
+            start = start if start is None else index(start)
+            stop = stop if stop is None else index(stop)
+            parts.append(slice(start, stop, step if step is None else index(step)))
         else:
             try:
-                parts.append(operator.index(part))
+                parts.append(index(part))
             except TypeError as error:
                 raise _wrong(x, given, f"{part!r} is no index") from error
     return tuple(parts) if Ellipsis in parts else (*parts, Ellipsis)
@@ -90,7 +93,7 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
 def _shape(x: Array, key: Key) -> tuple[int, ...]:
     """The shape of a view. Raises NoSuchPlace for what the array lacks."""
     sizes = x._spec.shape
-    skipped = len(sizes) - sum([p is not None for p in key]) + 1  # axes that `...` stands for
+    skipped = len(sizes) - len(key) + key.count(None) + 1  # axes that `...` stands for
     if skipped < 0 or key.count(Ellipsis) > 1:
         raise _wrong(x, key, "too many indices")
     shape: list[int] = []
@@ -122,14 +125,14 @@ def _wrong(x: Array, key: Index, why: str) -> NoSuchPlace:
 class _Indices:
     """An index with arrays in it, split as in NumPy: a basic index first, then indices for some axes of the result.
 
-    `basic` has whole axes where the arrays stand, `axes` says which these are in what it shows, `found` is a list of
+    `basic` has whole axes where the arrays stand, `axes` says which these are in what it shows, `indices` is a list of
     places for each. A mask stands for the places where it is true, a number beside arrays for an array of it, True and
     False for an axis of one element or none. `at` is where the axes of the indices are in the result: in their place if
     they stand beside each other, else first.
     """
 
     def __init__(self, x: Array, given: tuple[Any, ...]) -> None:
-        self.found: list[Array] = []
+        self.indices: list[Array] = []
         axes: list[int] = []
         basic: list[Any] = []
         shown = axis = 0  # axes of what the basic index shows, and of x
@@ -149,7 +152,7 @@ class _Indices:
             axis += width
             axes += range(shown, shown + len(places))
             shown += len(places)
-            self.found += places
+            self.indices += places
         if axis > x.ndim:
             raise _wrong(x, given, f"{axis} indices for {x.ndim} axes")
         self.basic, self.axes = _basic(x, tuple(basic)), tuple(axes)
@@ -163,7 +166,7 @@ class _Indices:
 
     def places(self) -> Array:
         """Indices beside each other: [..., axes]."""
-        return stack(broadcast_arrays(*self.found), axis=-1)
+        return stack(broadcast_arrays(*self.indices), axis=-1)
 
 
 def _filled(x: Array, given: tuple[Any, ...]) -> list[Any]:
@@ -209,8 +212,8 @@ def _gather(x: Array, given: tuple[Any, ...]) -> Array:
         return apply("Gather", x, cast(given[0], np.dtype(np.int64)), axis=0)
     how = _Indices(x, given)
     shown = x if how.whole else get(x, how.basic)
-    if len(how.found) == 1:
-        return apply("Gather", shown, how.found[0], axis=how.axes[0])
+    if len(how.indices) == 1:
+        return apply("Gather", shown, how.indices[0], axis=how.axes[0])
     places = how.places()
     width = places.ndim - 1
     result = apply("GatherND", how.to_front(shown), places)

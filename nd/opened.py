@@ -42,24 +42,24 @@ class Pattern:
         if self.kind == "range":
             steps = np.arange(int(np.prod(shape))).astype(self.first.dtype)
             return np.asarray(steps * self.second + self.first, self.first.dtype).reshape(shape)
-        made = np.full(shape, self.second)
+        array = np.full(shape, self.second)
         if self.kind == "diagonal":
-            np.fill_diagonal(made, self.first)
-        return made
+            np.fill_diagonal(array, self.first)
+        return array
 
     def add(self, g: TypedBuilder, shape: str) -> str:
         """Add the array of a shape (an int64 vector)."""
         first, second = g.const(self.first), g.const(self.second)
-        made: str
+        array: str
         if self.kind == "equal":
-            made = g.Expand(second, shape)
+            array = g.Expand(second, shape)
         elif self.kind == "diagonal":
-            made = g.Where(g.Cast(g.EyeLike(g.Expand(g.const(0), shape)), to=DType.BOOL.onnx), first, second)
+            array = g.Where(g.Cast(g.EyeLike(g.Expand(g.const(0), shape)), to=DType.BOOL.onnx), first, second)
         else:
             steps = g.Range(g.const(0), g.ReduceProd(shape, keepdims=0), g.const(1))
             steps = g.Cast(steps, to=DType.of(self.first.dtype).onnx)
-            made = g.Reshape(g.Add(g.Mul(steps, second), first), shape)
-        return made
+            array = g.Reshape(g.Add(g.Mul(steps, second), first), shape)
+        return array
 
 
 def pattern_of(several: Sequence[np.ndarray[Any, Any]]) -> Pattern | None:
@@ -85,8 +85,8 @@ class Follows:
     pattern: Pattern | None = None
 
     def at(self, sizes: Sizes) -> np.ndarray[Any, Any]:
-        made = [share * int(np.prod([sizes[i] for i in which])) for which, share in self.shares]
-        numbers = np.asarray(sum(made[1:], made[0]))
+        terms = [share * int(np.prod([sizes[i] for i in which])) for which, share in self.shares]
+        numbers = np.asarray(sum(terms[1:], terms[0]))
         return numbers if self.pattern is None else self.pattern.at(numbers)
 
 
@@ -108,13 +108,13 @@ class Opened:
     ) -> None:
         self.traced, self.inputs, self.opened, self.names = traced, inputs, opened, names_of(opened)
         self.name, self.where = name, where
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for number, axes in opened.items():
             for axis, name in axes.items():
                 size = inputs[number].shape[axis]
-                if found.setdefault(name, size) != size:
-                    raise self.refused(f"{name!r} is {found[name]} and {size}", "axes of one name have one size")
-        self.base = tuple(max(found[name], 2) for name in self.names)  # a size of 1 would be stretched to any
+                if sizes.setdefault(name, size) != size:
+                    raise self.refused(f"{name!r} is {sizes[name]} and {size}", "axes of one name have one size")
+        self.base = tuple(max(sizes[name], 2) for name in self.names)  # a size of 1 would be stretched to any
 
     def at(self, sizes: Sizes) -> Graph:
         """The graph at these sizes."""
@@ -277,13 +277,13 @@ def _powers(
     shares: Sequence[tuple[tuple[int, ...], np.ndarray[Any, Any]]], base: Sizes
 ) -> tuple[tuple[tuple[int, ...], np.ndarray[Any, Any]], ...]:
     """Shares of (size - base) products as shares of sizes' products; those that are zero are left out."""
-    made: dict[tuple[int, ...], Any] = {}
+    products: dict[tuple[int, ...], Any] = {}
     for which, share in shares:
         for kept in product((False, True), repeat=len(which)):
             own = tuple(i for i, keep in zip(which, kept, strict=True) if keep)
             rest = int(np.prod([-base[i] for i, keep in zip(which, kept, strict=True) if not keep]))
-            made[own] = made.get(own, 0) + share * rest
-    return tuple((which, np.asarray(share)) for which, share in made.items() if not which or np.any(share))
+            products[own] = products.get(own, 0) + share * rest
+    return tuple((which, np.asarray(share)) for which, share in products.items() if not which or np.any(share))
 
 
 def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

@@ -164,8 +164,8 @@ _generators: dict[Place, Generator] = {}
 def generator(ctx: Where = None) -> Generator:
     """The generator of a device."""
     place = place_of(ctx)
-    found = _generators.get(place)
-    return found if found is not None else _generators.setdefault(place, Generator(_seed, device=place))
+    known = _generators.get(place)
+    return known if known is not None else _generators.setdefault(place, Generator(_seed, device=place))
 
 
 def seed(number: int, ctx: Where | str = "all") -> None:
@@ -204,13 +204,13 @@ def restore(kept: Mapping[str, Any]) -> None:
     """Let the generators go on from what `state` has said. Raises InputError for anything else."""
     try:
         begun = int(kept["seed"])
-        found = {str(name): (tuple(map(int, key)), int(draws)) for name, (key, draws) in kept["generators"].items()}
+        states = {str(name): (tuple(map(int, key)), int(draws)) for name, (key, draws) in kept["generators"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"no state of generators: {error!r}", where="mezzo.random.restore", hint="give what mz.random.state() gave"
         ) from error
     seed(begun)
-    for name, (key, draws) in found.items():
+    for name, (key, draws) in states.items():
         place = place_of(name.replace("(", ":").rstrip(")"))
         one = _generators[place] = Generator(*key, device=place)
         one.state = (key, draws)
@@ -249,14 +249,14 @@ def replay(path: str | os.PathLike[str], /, *, strict: bool = True, **ran: Any) 
     Raises InputError, which names every difference, and with `strict=False` warns of them (NotTheSame). Raises
     ModelError where the file is no manifest. What is made later can be checked by the manifest's `check`.
     """
-    found = read(path)
+    manifest = read(path)
     if strict:
-        found.check(**ran)
+        manifest.check(**ran)
     else:
-        for difference in found.differences(**ran):
+        for difference in manifest.differences(**ran):
             warnings.warn(difference, NotTheSame, stacklevel=2)
-    _seed_everything(found.seed)
-    return found
+    _seed_everything(manifest.seed)
+    return manifest
 
 
 def _seed_everything(number: int) -> None:

@@ -158,21 +158,21 @@ class Recorder:
 
     def stand_in(self, x: Array, name: str) -> Array:
         """Return the array that stands for an input or a parameter in the trace: the same numbers, under a name."""
-        made = adopt(memory(x), x._place)
-        made._code, made._at = x._code, x._at
-        self._fixed.pop(id(made._var), None)
-        self._values[id(made._var)] = Value(made._var, name, made._spec)
-        self._given.add(id(made._var))
-        self.types[name] = made._spec.tensor
-        return made
+        standing = adopt(memory(x), x._place)
+        standing._code, standing._at = x._code, x._at
+        self._fixed.pop(id(standing._var), None)
+        self._values[id(standing._var)] = Value(standing._var, name, standing._spec)
+        self._given.add(id(standing._var))
+        self.types[name] = standing._spec.tensor
+        return standing
 
     def data(self, p: Owner) -> Array | None:
         """Return the array that stands for a parameter; None if its block is not traced."""
-        found = self._stands.get(id(p))
-        if found is None and id(p) in self._names:
+        standing = self._stands.get(id(p))
+        if standing is None and id(p) in self._names:
             with self._open(None):
-                found = self._stands[id(p)] = self.stand_in(p.data(), self._names[id(p)])
-        return found
+                standing = self._stands[id(p)] = self.stand_in(p.data(), self._names[id(p)])
+        return standing
 
     def move(self, p: Owner, value: Array) -> None:
         """Let a parameter have other numbers after the run."""
@@ -263,9 +263,9 @@ class Recorder:
         if name in self._still or not differentiable(self.types[name]):
             return name
         if name not in self._stops:
-            made = self._stops[name] = self._new()
-            self._add(Node("StopGradient", (name,), (made,), domain="mezzo", name=made), [self.types[name]])
-            self._still.add(made)
+            stopped = self._stops[name] = self._new()
+            self._add(Node("StopGradient", (name,), (stopped,), domain="mezzo", name=stopped), [self.types[name]])
+            self._still.add(stopped)
         return self._stops[name]
 
     # -- what is done -------------------------------------------------------------------------------------------------
@@ -394,9 +394,9 @@ class Recorder:
     def output(self, x: Array) -> str:
         """Give an array out, as a value of the last part."""
         with self._open(self):
-            name, made = self.name(x), self._new("y")
-        self._add(Node("Identity", (name,), (made,), name=made), [x._spec.tensor])
-        return made
+            name, output = self.name(x), self._new("y")
+        self._add(Node("Identity", (name,), (output,), name=output), [x._spec.tensor])
+        return output
 
 
 def _draws(operator: Prepared) -> bool:

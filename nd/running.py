@@ -95,7 +95,7 @@ def run_unseen(operator: Prepared, given: tuple[Any, ...], place: Place | None =
         elif x._place is not place:
             raise several_places(operator.name, given)
     place = place or cpu()
-    if lazy.fusing() and operator.tree is not None and call is None and place.name == "cpu":
+    if operator.tree is not None and lazy.fusing() and call is None and place.name == "cpu":
         return _gathered(operator, given, place)
     if pending.waiting:
         pending.flush()
@@ -104,9 +104,17 @@ def run_unseen(operator: Prepared, given: tuple[Any, ...], place: Place | None =
         result = _right_here(one, operator, given, place, call)
         if result is not None:
             return result
-    outs = [Array(Variable(one, operator.name, None), kind or UNKNOWN, place) for kind in operator.outs]
-    reads = [x._var for x in given if x.__class__ is not np.ndarray]
-    work = one.push(_compute, reads, [o._var for o in outs], name=operator.name, args=(call, given, outs))
+    reads: list[Variable] = []
+    writes: list[Variable] = []
+    outs: list[Array] = []
+    for x in given:
+        if x.__class__ is not np.ndarray:
+            reads.append(x._variable)  # noqa: PERF401 (a comprehension is a call of Python's)
+    for kind in operator.outs:
+        var = Variable(one, operator.name, None)
+        writes.append(var)
+        outs.append(Array(var, kind or UNKNOWN, place))
+    work = one.push(_compute, reads, writes, name=operator.name, args=(call, given, outs))
     for out in outs:
         out._code, out._at = work._code, work._at
         if out._spec is UNKNOWN:

@@ -191,6 +191,7 @@ class Param:
         return cls(text.rstrip("?*"), text.endswith("?"), text.endswith("*"))
 
 
+NO_ATTRIBUTES: Mapping[str, Any] = {}
 REQUIRED, KEYWORD = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 
 
@@ -483,13 +484,15 @@ def op(
     outputs: tuple[str, ...] = ("Y",),
     samples: Sequence[Sample] = (),
     deterministic: bool = True,
+    attributes: Mapping[str, Any] = NO_ATTRIBUTES,
     **traits: Unpack[Traits],
 ) -> Callable[[Callable[..., Any]], Op]:
     """Define an operator from its reference; the signature is the schema.
 
     After the context `k`, positional parameters are inputs (a default of None or an annotation that ends with
     `| None` makes one optional, `*xs` variadic) and keyword-only ones are attributes with their defaults. Several
-    outputs come back as a tuple. The reference returns fresh arrays. Until `.infer` says otherwise, the result has the
+    outputs come back as a tuple. `attributes` are more of them with their defaults, which several operators share and a
+    reference takes by `**`. The reference returns fresh arrays. Until `.infer` says otherwise, the result has the
     type of the first input. `traits` say what the operator is to passes and training (see `Op`).
 
     With a domain of your own this registers an operator that imported models then use; `.infer`, `.grad` and `.body`
@@ -509,6 +512,7 @@ def op(
 
     def define(reference: Callable[..., Any]) -> Op:
         ins, attrs = _signature(reference)
+        attrs = dict(sorted({**attrs, **attributes}.items())) if attributes else attrs
         outs = tuple(map(Param.parse, outputs))
         about = name, domain, since, ins, outs, attrs
         return _register(Op(*about, reference, samples, _same_as_first, None, deterministic, **traits), reference)

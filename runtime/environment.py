@@ -15,6 +15,7 @@ SWITCHES = {
     "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
     "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
     "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",
+    "MEZZO_GPU_CHECK": "1 to wait for each step on a GPU, so that a fault is told of the step that has it",
     "MEZZO_ONEDNN": "'off' to run without oneDNN, or the path of a library to take instead",
     # of a job, read by kvstore/environment.py
     "MEZZO_BIND": "the address at which a process of a job listens",
@@ -23,6 +24,9 @@ SWITCHES = {
     "MEZZO_JOB_KEY_FILE": "a file with that secret, which nobody but its owner may read",
     "MEZZO_KV_DEADLINE": "seconds after which a wait for other workers is an error",
     "MEZZO_KV_MEMORY": "MiB that a server or agent may take for values",
+    "MEZZO_KV_GRACE": "seconds for which a server that is started again may be away",
+    "MEZZO_KV_KEPT": "descriptor of what outlives a server",
+    "MEZZO_INCARNATION": "how often this process was started again in its place",
     "MEZZO_ATTEMPT": "how many times the launcher has begun this job before",
     "MEZZO_RANK": "the rank that a worker or server asks for",
     "MEZZO_TLS": "1 to encrypt connections within this machine, too",

@@ -104,6 +104,8 @@ class LtStandin:
         return "0 (a stand-in)"
 
     def create(self, *given: Any) -> int:
+        if not given:
+            self._standin.refuse_in_capture("cublasLtCreate")
         number = next(self._numbers)
         self.made[number] = Made(tuple(map(int, given)))
         return number
@@ -179,7 +181,7 @@ class LtStandin:
             standin.clock += self.times[number - 1]
             self.ran.append(number)
             if standin.computes:
-                compute(told, scales, matrices)
+                standin.later(on, lambda: compute(told, scales, matrices))
 
         standin.submit(on, work, "cublasLt")
 

@@ -1,6 +1,6 @@
 // What kernels of runtime/backends/cuda ask of CUDA, for g++: their source runs on the processor, a block at a time, every thread
-// of a block a coroutine, in a fixed order. tests/cuda_shim.py says what is checked. No data race that needs two threads
-// at once is seen; one that the order of threads shows, is: every launch runs forwards and backwards.
+// of a block a coroutine. tests/cuda_shim.py says what is checked. No data race that needs two threads at once is seen;
+// one that the order of threads shows, is: every launch runs forwards, backwards and in an order that nobody knows.
 #pragma once
 #include <math.h>
 #include <stdio.h>
@@ -177,10 +177,29 @@ struct MzThread {
     MzStatus status;
     unsigned mask;             // lanes that meet
     int source;                // the lane whose value is wanted; -1 for a ballot
+    int site;                  // the line of the barrier or the shuffle that it is at
     unsigned long long value;  // what is given, then what is got
 };
 
 static MzThread mz_threads[1024];
+static unsigned mz_order;  // 0 forwards, 1 backwards, else a seed
+static int mz_site;
+
+// Number i of n in the present order: backwards, or by steps that have no factor in common with n.
+static unsigned long long mz_nth(unsigned long long i, unsigned long long n) {
+    static unsigned long long of, step;
+    static unsigned order;
+    if (mz_order < 2) return mz_order ? n - 1 - i : i;
+    if (of != n || order != mz_order) {
+        of = n, order = mz_order;
+        for (step = mz_order * 2654435761ull % n;; step++) {
+            unsigned long long a = step % n, b = n;
+            while (a) { unsigned long long rest = b % a; b = a, a = rest; }
+            if (b == 1) break;
+        }
+    }
+    return (i * (step % n) + mz_order) % n;
+}
 static int mz_current, mz_count;
 static const char* mz_error;
 static void* mz_scheduler;
@@ -261,6 +280,8 @@ static bool mz_meet(int first, int lanes) {
             if (!(mask >> j & 1)) continue;
             if (other.status == MZ_DONE) mz_error = "a lane of the mask has returned already";
             complete = complete && other.status == MZ_IN_WARP && other.mask == one.mask;
+            if (other.status == MZ_IN_WARP && other.mask == one.mask && other.site != one.site)
+                mz_error = "lanes of a mask are at different instructions";
         }
         if (mz_error) return false;
         if (!complete) continue;
@@ -281,11 +302,11 @@ static bool mz_meet(int first, int lanes) {
     return met;
 }
 
-static void mz_run_warp(int first, int lanes, bool backwards) {
+static void mz_run_warp(int first, int lanes) {
     for (;;) {
         bool waiting = false;
         for (int i = 0; i < lanes; i++) {
-            int lane = first + (backwards ? lanes - 1 - i : i);
+            int lane = first + (int)mz_nth(i, lanes);
             if (mz_threads[lane].status == MZ_READY) mz_resume(lane);
         }
         for (int i = 0; i < lanes; i++) waiting = waiting || mz_threads[first + i].status == MZ_IN_WARP;
@@ -297,41 +318,49 @@ static void mz_run_warp(int first, int lanes, bool backwards) {
     }
 }
 
-static void mz_run_block(bool backwards) {
+static void mz_run_block() {
     int warps = (mz_count + 31) / 32;
     for (int i = 0; i < mz_count; i++) mz_begin(i);
     for (;;) {
         for (int i = 0; i < warps && !mz_error; i++) {
-            int first = 32 * (backwards ? warps - 1 - i : i);
-            mz_run_warp(first, mz_count - first < 32 ? mz_count - first : 32, backwards);
+            int first = 32 * (int)mz_nth(i, warps);
+            mz_run_warp(first, mz_count - first < 32 ? mz_count - first : 32);
         }
         unsigned long long waiting = 0, held = 0;
         for (int i = 0; i < mz_count; i++)
             if (mz_threads[i].status == MZ_AT_BARRIER) waiting++, held += mz_threads[i].value != 0;
         if (mz_error || !waiting) return;
+        int site = -1;
+        for (int i = 0; i < mz_count; i++) {
+            const MzThread& t = mz_threads[i];
+            if (t.status == MZ_DONE) mz_error = "a barrier for which threads do not come: they have returned";
+            if (t.status == MZ_AT_BARRIER && site >= 0 && t.site != site)
+                mz_error = "threads of a block wait at different barriers";
+            if (t.status == MZ_AT_BARRIER) site = t.site;
+        }
+        if (mz_error) return;
         for (int i = 0; i < mz_count; i++)
             if (mz_threads[i].status == MZ_AT_BARRIER)
                 mz_threads[i].status = MZ_READY, mz_threads[i].value = waiting << 32 | held;
     }
 }
 
-static inline unsigned long long mz_barrier(bool predicate) {
+static inline unsigned long long mz_barrier(bool predicate, int site) {
     mz_threads[mz_current].value = predicate;
+    mz_threads[mz_current].site = site;
     mz_wait(MZ_AT_BARRIER);
     return mz_threads[mz_current].value;
 }
-static inline void __syncthreads() { mz_barrier(false); }
-static inline int __syncthreads_or(int p) { return (mz_barrier(p) & 0xffffffffu) != 0; }
-static inline int __syncthreads_count(int p) { return (int)(mz_barrier(p) & 0xffffffffu); }
-static inline int __syncthreads_and(int p) {
-    unsigned long long v = mz_barrier(p);
-    return (v & 0xffffffffu) == v >> 32;
-}
+static inline int mz_all(unsigned long long v) { return (v & 0xffffffffu) == v >> 32; }
+#define __syncthreads() ((void)mz_barrier(false, __LINE__))
+#define __syncthreads_or(p) ((mz_barrier(p, __LINE__) & 0xffffffffu) != 0)
+#define __syncthreads_count(p) ((int)(mz_barrier(p, __LINE__) & 0xffffffffu))
+#define __syncthreads_and(p) (mz_all(mz_barrier(p, __LINE__)))
 
 static inline int mz_lane() { return mz_current % 32; }
 static inline unsigned long long mz_exchange(unsigned mask, unsigned long long value, int source) {
     MzThread& me = mz_threads[mz_current];
-    me.mask = mask, me.value = value, me.source = source;
+    me.mask = mask, me.value = value, me.source = source, me.site = mz_site;
     mz_wait(MZ_IN_WARP);
     return mz_threads[mz_current].value;
 }
@@ -371,6 +400,16 @@ template <class T> static inline unsigned __match_any_sync(unsigned mask, T v) {
         }
     return found;
 }
+// Lanes of one mask have to be at one of these together: they tell their line.
+#define MZ_AT(F, ...) (mz_site = __LINE__, F(__VA_ARGS__))
+#define __shfl_sync(...) MZ_AT(__shfl_sync, __VA_ARGS__)
+#define __shfl_xor_sync(...) MZ_AT(__shfl_xor_sync, __VA_ARGS__)
+#define __shfl_down_sync(...) MZ_AT(__shfl_down_sync, __VA_ARGS__)
+#define __shfl_up_sync(...) MZ_AT(__shfl_up_sync, __VA_ARGS__)
+#define __ballot_sync(...) MZ_AT(__ballot_sync, __VA_ARGS__)
+#define __any_sync(...) MZ_AT(__any_sync, __VA_ARGS__)
+#define __all_sync(...) MZ_AT(__all_sync, __VA_ARGS__)
+#define __syncwarp(...) MZ_AT(__syncwarp, __VA_ARGS__)
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 
@@ -418,23 +457,23 @@ struct MzKernel {
      MzSignature<decltype(&F)>::sizes, WAITS, BEGIN, END}
 
 static const char* mz_launch(const MzKernel& kernel, void** operands, const unsigned* grid, const unsigned* block,
-                             unsigned dynamic, bool backwards) {
-    mz_error = nullptr;
+                             unsigned dynamic, unsigned order) {
+    mz_error = nullptr, mz_order = order;
     mz_invoke = kernel.invoke, mz_operands = operands;
     gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
     mz_count = (int)(block[0] * block[1] * block[2]);
     unsigned long long blocks = (unsigned long long)grid[0] * grid[1] * grid[2];
     for (unsigned long long i = 0; i < blocks && !mz_error; i++) {
-        unsigned long long b = backwards ? blocks - 1 - i : i;
+        unsigned long long b = mz_nth(i, blocks);
         blockIdx = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]), (unsigned)(b / grid[0] / grid[1])};
         if (kernel.shared) memset(kernel.shared, 0xff, (size_t)(kernel.shared_end - kernel.shared));
         memset(mz_dynamic_shared, 0xff, dynamic);
         if (kernel.waits) {
-            mz_run_block(backwards);
+            mz_run_block();
             continue;
         }
         for (int n = 0; n < mz_count; n++) {
-            mz_current = backwards ? mz_count - 1 - n : n;
+            mz_current = (int)mz_nth(n, mz_count);
             unsigned t = (unsigned)mz_current;
             threadIdx = {t % block[0], t / block[0] % block[1], t / (block[0] * block[1])};
             kernel.invoke(operands);

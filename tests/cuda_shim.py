@@ -12,7 +12,9 @@ into it and back. Every run checks that
 - operands are what the parameters are: pointers, and numbers of their width;
 - every element of an output is written: outputs and workspace begin as bytes 0xFF, NaN to floats;
 - nothing is written beside outputs and workspace, or into inputs;
-- the bits of the outputs are the same with blocks and threads in the opposite order;
+- the bits of the outputs are the same with blocks and threads in the opposite order, and in one drawn at random;
+- blocks are no larger than the kernel says that they are, and all their threads come to each barrier, the same one;
+- lanes that wait for each other are at one instruction, name each other, and have not returned;
 - they are the same where an output lies in place of an input, for each alias of the kind "inplace".
 
 Where `STRICT` is set, before anything is compiled, the compiler's sanitizer speaks of undefined behaviour on stderr,
@@ -34,7 +36,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -54,7 +56,19 @@ from mezzo.runtime.ir.graph import Node
 Array = np.ndarray[Any, Any]
 STRICT = False
 GUARD = 192  # bytes around every buffer; an odd multiple of 64
-FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv")
+# what threads keep for themselves begins as a pattern, as nobody has written it
+UNWRITTEN = "-ftrivial-auto-var-init=pattern"
+FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-fPIC",
+    "-shared",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    UNWRITTEN,
+    "-fwrapv",
+)
 INCLUDES = {"cuda_fp16.h", "cuda_bf16.h"}
 SANITIZED = (*FLAGS[:-1], "-fsanitize=undefined,float-cast-overflow")  # without -fwrapv
 WAITS = re.compile(r"__sync|_sync\s*\(")
@@ -85,9 +99,11 @@ def ask(
     outputs: int = 1,
     layouts: Sequence[str] = (),
     known: Sequence[bool] | None = None,
+    dropped: Collection[int] = (),
 ) -> KernelRequest:
     """What a device is asked for one node: inputs are arrays (whose elements inference knows, unless `known` says
-    otherwise), types, or None. `layouts` are those of the inputs, then of the outputs."""
+    otherwise), types, or None. `layouts` are those of the inputs, then of the outputs, of which nobody wants those in
+    `dropped`."""
     domain = ("" if ("", op) in OPS else "mezzo") if domain is None else domain
     known = [True] * len(inputs) if known is None else known
     types = [
@@ -100,19 +116,31 @@ def ask(
     found = OPS[domain, op].infer_types(types, node.attrs, (True,) * outputs)
     laid = [*layouts, *[""] * (len(types) + outputs - len(layouts))]
     constants = [k and isinstance(t, Tensor) and t.value is not None for k, t in zip(known, types, strict=True)]
-    return relaid(KernelRequest(node, types, found, constants), laid)
+    asked = KernelRequest(node, types, found, constants)
+    return without(relaid(asked, laid), dropped) if dropped else relaid(asked, laid)
+
+
+def without(asked: KernelRequest, dropped: Collection[int]) -> KernelRequest:
+    """The same question where nobody wants some outputs, as a graph has it after prune: absent ones have no name and no
+    type, and those at the end are not listed."""
+    names = ["" if i in dropped else o for i, o in enumerate(asked.node.outputs)]
+    kept = [t for i, t in enumerate(asked.outputs) if i not in dropped]
+    while names and not names[-1] and not any(p.variadic for p in asked.node.record.outputs):
+        names.pop()
+    return replace(asked, node=replace(asked.node, outputs=tuple(names)), outputs=kept)
 
 
 def relaid(asked: KernelRequest, layouts: Sequence[str]) -> KernelRequest:
     """The same question with these layouts of inputs and outputs; none of them for row-major throughout."""
-    count = len(asked.inputs)
-    layouts = layouts or ("",) * (count + len(asked.outputs))
+    count, names = len(asked.inputs), asked.node.outputs
+    layouts = layouts or ("",) * (count + len(names))
 
     def laid(type: Type | None, layout: str) -> Any:
         return replace(type, layout=layout) if isinstance(type, Tensor) else type
 
     ins = [laid(t, layout) for t, layout in zip(asked.inputs, layouts[:count], strict=True)]
-    outs = [laid(t, layout) for t, layout in zip(asked.outputs, layouts[count:], strict=True)]
+    kept = [layout for name, layout in zip(names, layouts[count:], strict=True) if name]
+    outs = [laid(t, layout) for t, layout in zip(asked.outputs, kept, strict=True)]
     return replace(asked, inputs=ins, outputs=outs)
 
 
@@ -147,19 +175,22 @@ def run_all(runs: Sequence[Run], jobs: int | None = None) -> list[list[Array]]:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel in a library of ours: its number there and the widths of its parameters."""
+    """A kernel in a library of ours: its number there, the widths of its parameters, and how many threads a block has
+    at most."""
 
     library: Any
     number: int
     sizes: tuple[int, ...]
+    most: int
 
 
 _LOADED: dict[str, Loaded] = {}
 _TEXTS: dict[str, str] = {}
 
 
-def load(sources: Iterable[Source], jobs: int | None = None) -> None:
-    """Compile what is not loaded yet. AssertionError with the compiler's words where that fails."""
+def load(sources: Iterable[Source], jobs: int | None = None, *, quick: bool = False) -> None:
+    """Compile what is not loaded yet, `quick` without optimising it. AssertionError with the compiler's words where it
+    fails."""
     fresh: dict[str, Source] = {}
     for source in sources:
         assert _TEXTS.setdefault(source.name, source.text) == source.text, f"two texts are named {source.name}"
@@ -175,7 +206,8 @@ def load(sources: Iterable[Source], jobs: int | None = None) -> None:
         text = unit(part)
         paths.append(folder / hashlib.sha256(text.encode()).hexdigest()[:24])
         paths[-1].with_suffix(".cpp").write_text(text)
-    flags = SANITIZED if STRICT else FLAGS
+    flags: tuple[str, ...] = SANITIZED if STRICT else FLAGS
+    flags = tuple("-O0" if flag == "-O1" and quick else flag for flag in flags)
     running = [
         subprocess.Popen(
             ["g++", *flags, "-I", str(Path(__file__).parent), "-o", f"{p}.so", f"{p}.cpp", "-lm"],
@@ -191,7 +223,13 @@ def load(sources: Iterable[Source], jobs: int | None = None) -> None:
         library.mz_run.restype = library.mz_describe.restype = ctypes.c_char_p
         for i, source in enumerate(part):
             sizes = library.mz_describe(i).decode().split()
-            _LOADED[source.name] = Loaded(library, i, tuple(map(int, sizes)))
+            _LOADED[source.name] = Loaded(library, i, tuple(map(int, sizes)), bound_of(source))
+
+
+def bound_of(source: Source) -> int:
+    """How many threads a block of a kernel has at most, as its source says."""
+    said = re.search(r"__launch_bounds__\((\d+)", source.text)
+    return int(said[1]) if said else 1024
 
 
 @cache
@@ -240,8 +278,8 @@ def _included(found: re.Match[str]) -> str:
 
 _DOORS = """
 extern "C" const char* mz_run(int number, void** operands, const unsigned* grid, const unsigned* block,
-                              unsigned dynamic, int backwards) {
-    return mz_launch(mz_table[number], operands, grid, block, dynamic, backwards != 0);
+                              unsigned dynamic, unsigned order) {
+    return mz_launch(mz_table[number], operands, grid, block, dynamic, order);
 }
 extern "C" const char* mz_describe(int number) {
     static char said[4096];
@@ -289,21 +327,22 @@ def _before_a_wall(nbytes: int) -> Array:
 
 
 def _checked(run: Run) -> list[Array]:
-    outputs = _run(run, {}, False)
+    outputs = _run(run, {}, 0)
     shown = " + ".join(map(str, run.written.launches))
-    again = _run(run, {}, True)
-    assert _bits(outputs) == _bits(again), f"{shown}: another order of threads gives another result"
+    for order in (1, 2 + len(shown) % 1000):
+        again = _run(run, {}, order)
+        assert _bits(outputs) == _bits(again), f"{shown}: another order of threads gives another result"
     places: dict[int, int] = {}
     for alias in run.written.aliases:
         if alias.kind == "inplace" and not alias.delta:
-            given, made = run.request.inputs[alias.input], run.request.outputs[alias.output]
+            given, made = run.request.inputs[alias.input], run.request.results[alias.output]
             assert getattr(given, "nbytes", -1) == getattr(made, "nbytes", -2), shown
             places.setdefault(alias.output, alias.input)
-            there = _run(run, {alias.output: alias.input}, False)
+            there = _run(run, {alias.output: alias.input}, 0)
             assert _bits(outputs) == _bits(there), f"{shown}: another result in place of input {alias.input}"
     if places:  # all at once, and the other way round
         assert len({*places.values()}) == len(places), f"{shown}: two outputs in one place"
-        assert _bits(outputs) == _bits(_run(run, places, True)), f"{shown}: another result in place of inputs"
+        assert _bits(outputs) == _bits(_run(run, places, 1)), f"{shown}: another result in place of inputs"
     return outputs
 
 
@@ -311,21 +350,20 @@ def _bits(arrays: Sequence[Array]) -> list[bytes]:
     return [a.tobytes() for a in arrays]
 
 
-def _run(run: Run, places: Mapping[int, int], backwards: bool) -> list[Array]:
+def _run(run: Run, places: Mapping[int, int], order: int) -> list[Array]:
     asked, written = run.request, run.written
     ins: list[Buffer | None] = []
     for x, known in zip(run.inputs, asked.inputs, strict=True):
         assert (x is None) == (known is None)
         ins.append(None if x is None or known is None else Buffer(known.nbytes, physical(np.asarray(x), known)))  # type: ignore[union-attr]
-    outs: list[Buffer] = []
-    for i, made in enumerate(asked.outputs):
-        assert isinstance(made, Tensor)
+    outs: list[Buffer | None] = []
+    for i, made in enumerate(asked.results):
         place = ins[places[i]] if i in places else None
-        outs.append(place or Buffer(made.nbytes))
+        outs.append(place or (Buffer(made.nbytes) if isinstance(made, Tensor) else None))
     scratch = Buffer(written.workspace)
     key = Buffer(8, np.array(words_of(Context().key, asked.node.attrs.get("seed")), np.uint32).tobytes())
     for launch in written.launches:
-        _launch(launch, ins, outs, scratch, key, backwards)
+        _launch(launch, ins, outs, scratch, key, order)
     for i, (x, known) in enumerate(zip(run.inputs, asked.inputs, strict=True)):
         buffer = ins[i]
         if buffer is None:
@@ -334,18 +372,20 @@ def _run(run: Run, places: Mapping[int, int], backwards: bool) -> list[Array]:
         if i not in places.values():
             assert buffer.bytes.tobytes() == physical(np.asarray(x), known), f"input {i} was written"
     for i, buffer in enumerate(outs):
-        buffer.check(f"output {i}")
+        if buffer is not None:
+            buffer.check(f"output {i}")
     scratch.check("the workspace")
-    return [logical(b.bytes, t) for b, t in zip(outs, asked.outputs, strict=True)]
+    written_to = [buffer for buffer in outs if buffer is not None]
+    return [logical(b.bytes, t) for b, t in zip(written_to, asked.outputs, strict=True)]
 
 
 def _launch(
     launch: Launch,
     ins: Sequence[Buffer | None],
-    outs: Sequence[Buffer],
+    outs: Sequence[Buffer | None],
     scratch: Buffer,
     key: Buffer,
-    backwards: bool,
+    order: int,
 ) -> None:
     kernel, what = _LOADED[launch.source.name], launch.source.name
     assert len(launch.operands) == len(kernel.sizes), f"{what} has {len(kernel.sizes)} parameters"
@@ -353,6 +393,7 @@ def _launch(
     assert max(launch.grid[0] >> 15, *launch.grid[1:]) < 65536, f"the grid is too large: {launch}"
     assert max(math.prod(launch.block), 16 * launch.block[2]) <= 1024, f"the block is too large: {launch}"
     assert launch.shared <= 227 * 1024, f"too much shared memory: {launch}"
+    assert math.prod(launch.block) <= kernel.most, f"{launch}: more threads than its launch bounds, {kernel.most}"
     held: list[Any] = []
     for operand, size in zip(launch.operands, kernel.sizes, strict=True):
         if isinstance(operand, np.generic):
@@ -366,7 +407,9 @@ def _launch(
                 assert buffer is not None, f"{what}: input {i} is absent"
                 address = buffer.address
             case Out(i):
-                address = outs[i].address
+                result = outs[i]
+                assert result is not None, f"{what}: output {i} is not wanted"
+                address = result.address
             case Scratch(offset):
                 assert offset in range(0, len(scratch.bytes), 64), f"{what}: workspace at {offset}"
                 address = scratch.address + offset
@@ -376,7 +419,7 @@ def _launch(
     pointers = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(h) for h in held))
     three = ctypes.c_uint * 3
     said = kernel.library.mz_run(
-        kernel.number, pointers, three(*launch.grid), three(*launch.block), launch.shared, int(backwards)
+        kernel.number, pointers, three(*launch.grid), three(*launch.block), launch.shared, order
     )
     assert said is None, f"{launch}: {said.decode()}"
 

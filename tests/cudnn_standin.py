@@ -54,6 +54,7 @@ class CudnnStandin:
     built: list[str] = field(default_factory=list)
     streams: dict[int, int] = field(default_factory=dict)
     refuses: Callable[[Graph], bool] = lambda graph: False
+    says: Callable[[str], Exception] = GraphNotSupportedError  # what is raised then
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let `import cudnn` find this, until the test ends."""
@@ -77,13 +78,17 @@ class CudnnStandin:
             "backend_version_string": lambda: "9.28.0",
             "__version__": "stand-in",
             "create_device_properties": lambda of: types.SimpleNamespace(serialize=lambda: f"properties of {of}"),
-            "create_handle": lambda: Handle(),
+            "create_handle": self._create_handle,
             "set_stream": self._set_stream,
             "pygraph": lambda **settings: Graph(self, **settings),
         }  # fmt: skip
         for name, value in names.items():
             setattr(made, name, value)
         return made
+
+    def _create_handle(self) -> Handle:
+        self.device.refuse_in_capture("cudnnCreate")
+        return Handle()
 
     def _set_stream(self, *, handle: Handle, stream: int) -> None:
         handle.stream = stream
@@ -190,6 +195,16 @@ class Graph:
         )
         return made
 
+    def conv_wgrad(
+        self, image: Tensor, loss: Tensor, pre_padding: list[int], post_padding: list[int], stride: list[int],
+        dilation: list[int],
+    ) -> Tensor:  # fmt: skip
+        settings = {"before": pre_padding, "after": post_padding, "stride": stride, "dilation": dilation}
+        return self._node("conv_wgrad", (image, loss), [], **settings)
+
+    def matmul(self, A: Tensor, B: Tensor) -> Tensor:
+        return self._node("matmul", (A, B), [*A.dim[:-1], B.dim[-1]])
+
     def sdpa(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, attn_scale: float, use_causal_mask: bool,
         generate_stats: bool,
@@ -235,7 +250,7 @@ class Graph:
 
     def build_operation_graph(self) -> None:
         if self._standin.refuses(self):
-            raise GraphNotSupportedError("no engine")
+            raise self._standin.says("no engine")
 
     def create_execution_plans(self, modes: list[str]) -> None:
         assert modes == ["A", "FALLBACK"]
@@ -252,6 +267,7 @@ class Graph:
         return PLANS[index]
 
     def build_plan_at_index(self, index: int) -> None:
+        self._standin.device.refuse_in_capture("cudnn: building plans")
         if PLANS[index] in self.barred:
             raise GraphNotSupportedError("Deselecting execution plan")
         self._standin.built.append(PLANS[index])
@@ -291,7 +307,7 @@ class Graph:
             device.clock += self._standin.times[self.plan]
             self._standin.run.append(self.plan)
             if device.computes:
-                self._compute(pointers)
+                device.later(on, lambda: self._compute(pointers))
 
         device.submit(on, work, f"cudnn {self.plan}")
 
@@ -371,6 +387,10 @@ def compute(op: str, values: Sequence[Array], settings: Mapping[str, Any], dim: 
             return _taps(values[0], values[1], settings, dim, back=False)
         case "conv_dgrad":
             return _taps(values[0], values[1], settings, dim, back=True)
+        case "conv_wgrad":
+            return _weights(values[0], values[1], settings, dim)
+        case "matmul":
+            return np.matmul(values[0], values[1])
         case "sdpa":
             return _attention(*values, scale=settings["scale"], causal=settings["causal"])
     raise AssertionError(op)
@@ -400,6 +420,32 @@ def _taps(x: Array, w: Array, settings: Mapping[str, Any], dim: Sequence[int], b
             else:
                 made[there] += np.einsum("kc,nc...->nk...", tap, x[here])
     return made
+
+
+def _weights(x: Array, dy: Array, settings: Mapping[str, Any], dim: Sequence[int]) -> Array:
+    """What a convolution of x gives back to its weights for dy: at each place of the kernel the sum of the products."""
+    made = np.zeros(dim, np.float64)
+    group, per = x.shape[1] // dim[1], dy.shape[1] * dim[1] // x.shape[1]
+    for at in itertools.product(*map(range, dim[2:])):
+        inside, outside = [], []
+        ways = (settings["before"], settings["stride"], settings["dilation"])
+        for axis, (k, a, s, d) in enumerate(zip(at, *ways, strict=True), 2):
+            places = np.arange(dy.shape[axis]) * s + k * d - a
+            seen = (places >= 0) & (places < x.shape[axis])
+            inside.append(places[seen])
+            outside.append(np.flatnonzero(seen))
+        for g in range(group):
+            filters, channels = (np.arange(g * n, (g + 1) * n) for n in (per, dim[1]))
+            here = x[np.ix_(np.arange(x.shape[0]), channels, *inside)].astype(np.float64)
+            there = dy[np.ix_(np.arange(x.shape[0]), filters, *outside)].astype(np.float64)
+            place: Any = (filters, slice(None), *at)
+            made[place] = np.einsum("nkp,ncp->kc", _flat(there), _flat(here))
+    return made
+
+
+def _flat(x: Array) -> Array:
+    """All axes behind the channels as one."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 
 def _attention(q: Array, k: Array, v: Array, bias: Array | None = None, *, scale: float, causal: bool) -> Array:

@@ -10,8 +10,13 @@ reference/gpu.md says that CuPy refuses or that CUDA does: synchronising, copies
 default stream, cuBLAS on a stream, random numbers. It counts allocations and host synchronisations, and finds the use
 of bytes that another stream has not finished with (`standin.races`, of stream_order.py).
 
-Kernels run through tests/cuda_shim.py where `computes` is set, and are only recorded otherwise. Images that are loaded
-are the sources themselves: nothing is compiled for a GPU here.
+Kernels run through tests/cuda_shim.py where `computes` is set, and are only recorded otherwise, each as late as the
+rules of streams allow: when the host waits for them, or a stream does that the host waits for. What is read before, on
+the host or by another stream, shows what stood there before. Images that are loaded are the sources themselves:
+nothing is compiled for a GPU here.
+
+There may be several devices, of which each thread has a current one: kernels, streams, events, modules and memory
+belong to one, and the use of another's is refused. CAPTURE says which calls a capture allows.
 """
 
 from __future__ import annotations
@@ -21,9 +26,11 @@ import itertools
 import sys
 import threading
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.machinery import ModuleSpec
 from typing import Any, Self
 
@@ -38,6 +45,26 @@ from .stream_order import Order, Span, written_by
 Array = np.ndarray[Any, Any]
 MODES = {"streamCaptureModeGlobal": 0, "streamCaptureModeThreadLocal": 1, "streamCaptureModeRelaxed": 2}
 KINDS = {"memcpyHostToDevice": 1, "memcpyDeviceToHost": 2, "memcpyDeviceToDevice": 3}
+
+
+# Calls that a capture of the thread's own mode refuses, with what CUDA (or CuPy) has against them; others are recorded,
+# or only ask the host. https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
+CAPTURE = {
+    "allocation": "cudaMalloc waits for the device",
+    "allocating pinned memory": "cudaHostAlloc waits for the device",
+    "synchronising": "what is captured has not run",
+    "asking an event": "what is captured has not run",
+    "loading a module": "cuModuleLoad may wait for the device",
+    "making a stream": "",
+    "making an event": "",
+    "setting an attribute": "",
+    "copying pageable memory": "cudaMemcpyAsync waits for it",
+    "cudnnCreate": "it allocates",
+    "cudnnSetStream": "",
+    "cudnn: building plans": "kernels are loaded",
+    "cublasLtCreate": "it allocates",
+    "cublasLtMatmulAlgoGetHeuristic": "",
+}
 
 
 class CUDARuntimeError(RuntimeError):
@@ -61,15 +88,21 @@ class Done:
 @dataclass
 class Standin:
     """The state of a device that is not there. `memory` is how many bytes it has; `computes` runs kernels and copies,
-    which are only recorded otherwise."""
+    which are only recorded otherwise; `quick` compiles kernels without optimising them: where there are many."""
 
     computes: bool = False
     memory: int = 1 << 30
+    devices: int = 1
+    quick: bool = False
     log: list[Done] = field(default_factory=list)
     order: Order = field(default_factory=Order)
+    fault: str = ""  # of a kernel that has failed: whoever waits is told
     over: bool = False  # what an event that is asked says next
     clock: float = 0.0  # milliseconds, which stand-ins for libraries let pass
     _blocks: dict[int, Array] = field(default_factory=dict)
+    _owners: dict[int, int] = field(default_factory=dict)  # the device of each block
+    _pins: list[Any] = field(default_factory=list)
+    _gone: list[Array] = field(default_factory=list)  # blocks that were freed while streams still had work
     _streams: list[Stream] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1000))  # of streams
     _here: threading.local = field(default_factory=threading.local)  # what a thread captures, its streams, allocators
@@ -136,7 +169,7 @@ class Standin:
         if self.computes:  # together, which takes a tenth of the time
             from .cuda_shim import load
 
-            load([self.sources[name] for name in found])
+            load([self.sources[name] for name in found], quick=self.quick)
         return found
 
     # -- what happens ------------------------------------------------------------------------------------------------
@@ -144,14 +177,41 @@ class Standin:
     def say(self, what: str, detail: str = "", nbytes: int = 0, stream: Stream | None = None) -> None:
         self.log.append(Done(what, detail, nbytes, stream.ptr if stream else 0))
 
+    @property
+    def device(self) -> int:
+        """This thread's current device."""
+        return getattr(self._here, "device", 0)
+
     def refuse_in_capture(self, what: str) -> None:
-        """As CUDA does: the capture is spoilt, too."""
-        if self._capturing is not None:
+        """As CUDA does, where CAPTURE says so: the capture is spoilt, too."""
+        refused = CAPTURE.get(what.partition(" on the default stream")[0], "the default stream") != ""
+        if self._capturing is not None and refused:
             self._capturing.spoilt = True
             raise CUDARuntimeError(f"cudaErrorStreamCaptureUnsupported: {what} while a stream is captured")
 
+    def later(self, stream: Stream, work: Callable[[], None]) -> None:
+        """What a stream does when it must: see `flush`."""
+        stream.waiting.append(work)
+        stream.issued += 1
+
+    def flush(self, stream: Stream, until: int) -> None:
+        """Let a stream do what was asked of it, up to so many things; and others before, for which it waits."""
+        with self._busy:
+            while stream.done < until:
+                work = stream.waiting.popleft()
+                stream.done += 1
+                work()
+            if self._gone and not any(s.waiting for s in (*self._streams, self.null)):
+                self._gone.clear()
+
+    def belongs(self, device: int, what: str) -> None:
+        if device != self.device:
+            raise CUDARuntimeError(
+                f"cudaErrorInvalidResourceHandle: {what} of gpu:{device} while gpu:{self.device} is current"
+            )
+
     def submit(self, stream: Stream, action: Callable[[], None], what: str) -> None:
-        """Do something on a stream now, or with the graph that is being captured."""
+        """Ask something of a stream now, or with the graph that is being captured."""
         if self._capturing is stream:
             stream.recorded.append((action, what))
             return
@@ -169,9 +229,12 @@ class Standin:
     def host_waits(self, on: Stream | Event | None = None) -> None:
         """The host has waited, for a stream, for an event or for the device: what was done till then is over."""
         self.refuse_in_capture("synchronising")
+        if self.fault:
+            raise CUDARuntimeError(self.fault)
         self.say("sync", "", 0, on if isinstance(on, Stream) else None)
         with self._busy:
             for over in [on] if on else [*self._streams, self.null]:
+                over.finish()
                 self.order.waited(over.seen)
 
     def alloc(self, nbytes: int) -> MemoryPointer:
@@ -204,7 +267,7 @@ class Standin:
             Stream=type("Stream", (Stream,), {"standin": self}),
             MemoryHook=type("MemoryHook", (Hook,), {"standin": self}),
             Event=lambda block=False, disable_timing=False: Event(self),
-            Device=lambda index=0: Device(index), using_allocator=self._using,
+            Device=lambda index=0: Device(self, index), using_allocator=self._using,
             get_current_stream=lambda: self._current[-1], alloc_pinned_memory=self._pinned,
             is_available=lambda: True, get_elapsed_time=lambda start, end: end.at - start.at,
         )  # fmt: skip
@@ -226,10 +289,16 @@ class Standin:
             setattr(module, name, value)
 
     def _fill_runtime(self, runtime: types.ModuleType) -> None:
-        properties = {"name": b"no GPU at all", "major": 9, "minor": 0, "totalGlobalMem": self.memory}
+        properties = {
+            "name": b"no GPU at all",
+            "major": 9,
+            "minor": 0,
+            "totalGlobalMem": self.memory,
+            "l2CacheSize": 4096,
+        }
         self._fill(
             runtime, **MODES, **KINDS, CUDARuntimeError=CUDARuntimeError,
-            getDeviceCount=lambda: 1, getDeviceProperties=lambda index: properties,
+            getDeviceCount=lambda: self.devices, getDeviceProperties=lambda index: properties,
             memGetInfo=lambda: (self.memory - self.used, self.memory), memcpyAsync=self._memcpy,
             driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
             deviceGetPCIBusId=lambda index: "0000:00:00.0", deviceSynchronize=lambda: self.host_waits(),
@@ -246,7 +315,12 @@ class Standin:
     def _pinned(self, nbytes: int) -> Any:
         self.refuse_in_capture("allocating pinned memory")
         self.say("pinned", "", nbytes)
-        return ctypes.create_string_buffer(nbytes)
+        self._pins.append(ctypes.create_string_buffer(max(nbytes, 1)))
+        return self._pins[-1]
+
+    def pinned(self, address: int) -> bool:
+        """True if an address of the host is in memory that copies may read and write later."""
+        return any(ctypes.addressof(p) <= address < ctypes.addressof(p) + len(p) for p in self._pins)
 
     def _memcpy(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         on = next(s for s in (*self._streams, self.null) if s.ptr == stream)
@@ -260,9 +334,15 @@ class Standin:
             self.touch(on, reads, writes)
             self.say("copy", name, nbytes, on)
             if self.computes:
-                ctypes.memmove(to, source, nbytes)
+                self.later(on, lambda: ctypes.memmove(to, source, nbytes) and None)
 
+        here = to if kind == 2 else source
+        pageable = kind != 3 and not self.pinned(here)
+        if pageable:
+            self.refuse_in_capture("copying pageable memory")
         self.submit(on, move, name)
+        if pageable:  # the host goes on when it is done
+            on.finish()
 
     def block_of(self, address: int) -> Any:
         """The block of the device that an address lies in."""
@@ -302,7 +382,7 @@ class Standin:
             self.touch(on, reads, writes)
             self.say("cupy", "elementwise", made.nbytes, on)
             if self.computes:
-                np.copyto(made.host, elements)
+                self.later(on, lambda: np.copyto(made.host, elements))
 
         self.submit(on, move, "elementwise")
         return made
@@ -314,12 +394,15 @@ class Memory:
     def __init__(self, standin: Standin, nbytes: int) -> None:
         raw = np.full(nbytes + 512, 0xFF, np.uint8) if standin.computes else np.empty(nbytes + 512, np.uint8)
         self.bytes = raw[-raw.ctypes.data % 256 :][: max(nbytes, 1)]
-        self.ptr, self._standin, self._on = self.bytes.ctypes.data, standin, standin._current[-1]
+        self.ptr, self.standin, self._on = self.bytes.ctypes.data, standin, standin._current[-1]
         standin._blocks[self.ptr] = self.bytes
+        standin._owners[self.ptr] = standin.device
 
     def __del__(self) -> None:
-        self._standin.order.free((self.ptr, self.ptr + self.bytes.nbytes), self._on)
-        self._standin._blocks.pop(self.ptr, None)
+        if any(s.waiting for s in (*self.standin._streams, self.standin.null)):
+            self.standin._gone.append(self.bytes)
+        self.standin.order.free((self.ptr, self.ptr + self.bytes.nbytes), self._on)
+        self.standin._blocks.pop(self.ptr, None)
 
 
 class MemoryPointer:
@@ -331,8 +414,14 @@ class MemoryPointer:
     def __add__(self, more: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self._offset + more)
 
-    def memset(self, value: int, nbytes: int) -> None:
-        self.mem.bytes[self._offset : self._offset + nbytes] = value
+    def memset_async(self, value: int, nbytes: int) -> None:
+        standin, on = self.mem.standin, self.mem.standin._current[-1]
+
+        def fill() -> None:
+            standin.touch(on, [], [(self.ptr, self.ptr + nbytes)])
+            standin.later(on, partial(self.mem.bytes[self._offset : self._offset + nbytes].fill, value))
+
+        standin.submit(on, fill, "memset")
 
 
 class DeviceArray:
@@ -345,7 +434,7 @@ class DeviceArray:
         self.size = int(np.prod(self.shape, dtype=np.int64))
         self.nbytes = self.size * self.dtype.itemsize
         self.data = memptr or self.standin.alloc(self.nbytes)
-        self.device = types.SimpleNamespace(id=0)
+        self.device = types.SimpleNamespace(id=self.standin._owners.get(self.data.mem.ptr, 0))
         self.ndim = len(self.shape)
         within = self.data.mem.bytes[self.data._offset : self.data._offset + self.nbytes]
         assert within.nbytes == self.nbytes, "a view beyond its block"
@@ -391,11 +480,12 @@ class DeviceArray:
         return self  # in place of a capsule, which stand-ins cannot make
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, 0
+        return 2, self.device.id
 
 
 class Stream:
-    """A stream: what is asked of it happens at once, and `seen` says behind what (a clock for each stream)."""
+    """A stream: what is asked of it waits in a queue until somebody waits for it. `seen` says behind what it happens (a
+    clock for each stream)."""
 
     standin: Standin  # of the class that a module has
 
@@ -406,8 +496,15 @@ class Stream:
         self.seen: dict[Stream, int] = {}
         self.recorded: list[tuple[Callable[[], None], str]] = []
         self.spoilt = False
+        self.device = standin.device
+        self.waiting: deque[Callable[[], None]] = deque()
+        self.issued = self.done = 0
         if not null:
             standin._streams.append(self)
+
+    def finish(self) -> None:
+        """Do all that was asked."""
+        self._standin.flush(self, self.issued)
 
     def tick(self) -> None:
         self.seen[self] = self.seen.get(self, 0) + 1
@@ -446,6 +543,9 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         for stream, tick in event.seen.items():
             self.seen[stream] = max(self.seen.get(stream, -1), tick)
+        if event.on is not None and event.on is not self:
+            on, until = event.on, event.until
+            self._standin.later(self, lambda: self._standin.flush(on, until))
 
 
 class Hook:
@@ -467,11 +567,20 @@ class Event:
     def __init__(self, standin: Standin) -> None:
         self._standin = standin
         self.seen: dict[Stream, int] = {}
-        self.at = 0.0
+        self.at, self.device = 0.0, standin.device
+        self.on: Stream | None = None
+        self.until = 0
 
     def record(self, stream: Stream | None = None) -> None:
-        self.at = self._standin.clock
-        self.seen = dict((stream or self._standin._current[-1]).seen)
+        on = stream or self._standin._current[-1]
+        if not on.null and on.device != self.device:
+            raise CUDARuntimeError("cudaErrorInvalidResourceHandle: an event and a stream of two devices")
+        self.at, self.on, self.until, self.seen = self._standin.clock, on, on.issued, dict(on.seen)
+
+    def finish(self) -> None:
+        """Do all that was asked of its stream before."""
+        if self.on is not None:
+            self._standin.flush(self.on, self.until)
 
     @property
     def done(self) -> bool:
@@ -479,6 +588,7 @@ class Event:
         self._standin.refuse_in_capture("asking an event")
         self._standin.over = over = not self._standin.over
         if not over:
+            self.finish()
             self._standin.order.waited(self.seen)
         return not over
 
@@ -497,6 +607,7 @@ class Graph:
         self._standin.say("upload", "", 0, stream)
 
     def launch(self, stream: Stream) -> None:
+        self._standin.belongs(stream.device, "a graph is launched on a stream")
         self._standin.say("graph", f"{len(self.nodes)} nodes", 0, stream)
         with self._standin._busy:
             for action, _ in self._recorded:
@@ -512,33 +623,40 @@ class Module:
     def load(self, image: bytes) -> None:
         self._standin.refuse_in_capture("loading a module")
         self._standin.say("load", image.decode())
+        self._device = self._standin.device
 
     def get_function(self, name: str) -> Function:
-        return Function(self._standin, name)
+        return Function(self._standin, name, self._device)
 
 
 class Function:
     """A kernel: run through the shim, or only recorded."""
 
-    def __init__(self, standin: Standin, name: str) -> None:
-        self._standin, self.name, self.ptr = standin, name, 1
+    def __init__(self, standin: Standin, name: str, device: int = 0) -> None:
+        self._standin, self.name, self.ptr, self._device = standin, name, 1, device
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
         stream: Stream | None = None,
     ) -> None:  # fmt: skip
-        standin, on = self._standin, stream or self._standin._current[-1]
+        standin, on, threads = self._standin, stream or self._standin._current[-1], block
         assert all(isinstance(a, np.generic) for a in args), f"{self.name}: operands are numbers of a width"
+        standin.belongs(self._device, f"the kernel {self.name}")
+        if not on.null:
+            standin.belongs(on.device, "a stream")
 
         def launch() -> None:
             spans: dict[bool, list[Span]] = {False: [], True: []}
             for a, written in zip(args, written_by(standin.sources[self.name].text), strict=True):
-                if a.dtype == np.uint64 and standin.block_of(int(a)) is not None:
+                held = standin.block_of(int(a)) if a.dtype == np.uint64 else None
+                if held is not None:
+                    standin.belongs(standin._owners[held.ctypes.data], f"{self.name} is given memory")
                     spans[written].append((int(a), int(a) + 1))
             standin.touch(on, spans[False], spans[True])
             standin.say("launch", self.name, 0, on)
             if standin.computes:
-                run(standin.sources[self.name], grid, block, args, shared_mem)
+                source = standin.sources[self.name]
+                standin.later(on, lambda: run(source, grid, threads, args, shared_mem))
 
         standin.submit(on, launch, self.name)
 
@@ -550,24 +668,32 @@ def run(source: Source, grid: Sequence[int], block: Sequence[int], args: Sequenc
     load([source])
     kernel = _LOADED[source.name]
     assert len(args) == len(kernel.sizes), f"{source.name} has {len(kernel.sizes)} parameters"
+    assert int(np.prod(block)) <= kernel.most, f"{source.name}: more threads than its launch bounds, {kernel.most}"
     held = [ctypes.create_string_buffer(a.tobytes(), 16) for a in args]
     pointers = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(h) for h in held))
     three = ctypes.c_uint * 3
-    said = kernel.library.mz_run(kernel.number, pointers, three(*grid), three(*block), shared, 0)
+    said = kernel.library.mz_run(kernel.number, pointers, three(*grid), three(*block), shared, next(_ORDERS))
     assert said is None, f"{source.name}: {said.decode()}"
 
 
-class Device:
-    """A context that does nothing: there is one device."""
+_ORDERS = itertools.count(2)  # no two launches have one order of threads
 
-    def __init__(self, index: int) -> None:
-        self.id = index
+
+class Device:
+    """A device, which is the thread's current one while it is entered."""
+
+    def __init__(self, standin: Standin, index: int = 0) -> None:
+        if index >= standin.devices:
+            raise CUDARuntimeError(f"cudaErrorInvalidDevice: there are {standin.devices}")
+        self.id, self._standin, self._before = index, standin, list[int]()
 
     def __enter__(self) -> Self:
+        self._before.append(self._standin.device)
+        self._standin._here.device = self.id
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._standin._here.device = self._before.pop()
 
 
 class Pool:

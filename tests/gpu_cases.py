@@ -94,6 +94,7 @@ POINTWISE = [
     chain([f32(9)], ("Abs", (0,)), ("mezzo::SigmoidGrad", (-1, 0))),
     # optimizers
     Case("Update", [f32(9), f32(9), f32()], {"rule": SHOWN[0][0]}),
+    Case("Update", [f32(4, 6, 3, 3), f32(4, 6, 3, 3), f32()], {"rule": SHOWN[0][0]}, layouts=["", "acdb"]),
 ]
 
 

@@ -109,7 +109,7 @@ def models(device: str) -> Iterator[Check]:
     from mezzo.runtime.execution.session import Session
 
     def compared(graph: Any, feeds: dict[str, Any], precision: str) -> str:
-        how: dict[str, Any] = {} if precision == "fp32" or device == "cpu" else {"precision": precision}
+        how: dict[str, Any] = {} if device == "cpu" else {"precision": precision}
         session = Session(graph, device=device, **how)
         want, got = Session(graph).run(dict(feeds)), session.run(dict(feeds))
         worst = max(close(got[n], y, max(TOLERANCE[precision], 1e-4)) for n, y in want.items())

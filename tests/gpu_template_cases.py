@@ -100,6 +100,23 @@ POOL = [
     Case("MaxPool", [f32(2, 5, 14, 15)], _THREES, 2, layouts=[NHWC]),
     Case("MaxPool", [f32(2, 5, 14, 15)], {"kernel_shape": [3, 2], "storage_order": 1, "dilations": [2, 3]}, 2),
 ]
+_OVER = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+_SLOPES = (half(1, 32, 66, 66), _RNG.integers(0, 9, (1, 32, 66, 66)).astype(np.uint8), whole(1, 32, 66, 66))
+POOL_GRADIENTS = [
+    *(
+        Case(f"{kind}PoolGrad", [f32(2, 5, 7, 8), *place, whole(2, 5, 14, 15)], _THREES, layouts=[a] * len(at))
+        for kind, place in (("Max", [_RNG.integers(0, 9, (2, 5, 7, 8)).astype(np.uint8)]), ("Average", []))
+        for a in ("", NHWC)
+        for at in [[0, *place]]
+    ),
+    Case("MaxPoolGrad", _SLOPES, _OVER, layouts=[NHWC, NHWC]),  # several channels in a thread
+    Case("AveragePoolGrad", [_SLOPES[0], _SLOPES[2]], {**_OVER, "count_include_pad": 1}, layouts=[NHWC]),
+    Case(
+        "MaxPoolGrad",
+        [f32(2, 3, 4, 12), _RNG.integers(0, 6, (2, 3, 4, 12)).astype(np.uint8), whole(2, 3, 17, 13)],
+        {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [4, 1], "pads": [0, 1, 0, 1]},
+    ),
+]
 GLOBAL = [
     Case(f"Global{kind}Pool", [f32(2, c, 7, 7)], layouts=[layout])
     for kind, c, layout in (("Average", 64, ""), ("Average", 64, NHWC), ("Max", 5, NHWC), ("Average", 5, ""))
@@ -111,6 +128,7 @@ GATHER = [
     Case("GatherElements", [f32(5, 9, 3), places(9, 5, 20, 3)], {"axis": 1}),
 ]
 _PAIRS = np.stack([places(5, 40), places(9, 40)], 1)
+_ADDED = {"reduction": "add"}
 SCATTER = [
     *(Case("ScatterND", [f32(5, 9, 3), _PAIRS, f32(40, 3)], {"reduction": r}) for r in ("none", "add", "max")),
     Case("ScatterND", [i64(5, 9, 3), _PAIRS, i64(40, 3)], {"reduction": "mul"}),
@@ -118,6 +136,21 @@ SCATTER = [
         Case("ScatterElements", [f32(5, 9, 3), places(9, 4, 20, 3), f32(4, 20, 3)], {"axis": 1, "reduction": r})
         for r in ("none", "add")
     ),
+    # more updates than a block sorts, most of them for one row
+    Case("ScatterND", [f32(5, 9, 3), np.concatenate([_PAIRS] * 30 + [_PAIRS[:1]] * 900), f32(2100, 3)], _ADDED),
+    Case("ScatterND", [i64(7), places(7, 3000, 1), i64(3000)], {"reduction": "max"}),
+    Case("GatherGrad", [f32(2, 1500, 5), places(40, 1500), whole(2, 40, 5)], {"axis": 1}),
+    Case("GatherGrad", [half(1200, 3), places(6000, 1200).astype(np.int32), whole(6000, 3)]),
+]
+_FEW = np.where(_RNG.random(2600) < 0.5, 3, _RNG.integers(-70, 71, 2600))  # 70 is no row
+NORMS = [
+    Case("TotalNorm", [f32(3, 9000), half(5), f32(0), f32(2, 8, 3, 5)], layouts=["", "", "", NHWC]),
+    Case("TotalNorm", [f32(i % 5 + 1) for i in range(300)]),  # more than one launch takes
+]
+DYNAMIC = [Case("DynamicQuantizeLinear", [f32(n)], {}, 3) for n in (5000, 40001)]
+ROWS = [
+    Case("GatherGradRows", [f32(2600, 5), _FEW, whole(70, 5)], {}, 2),
+    Case("GatherGradRows", [f32(2, 20, 3), places(5000, 2, 20).astype(np.int32), whole(5000, 3)], {}, 2),
 ]
 GEMM = [
     Case("MatMul", [f32(70, 33), f32(33, 81)]),
@@ -201,8 +234,10 @@ RANDOM = [
 ]  # fmt: skip
 TEMPLATES = {
     "gpu.softmax": SOFTMAX, "gpu.normalisation": NORMALISATION, "gpu.batch_normalisation": BATCH, "gpu.lrn": LRN,
-    "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL, "gpu.gather": GATHER,
-    "gpu.scatter": SCATTER, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
+    "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL,
+    "gpu.pool_gradients": POOL_GRADIENTS, "gpu.gather": GATHER,
+    "gpu.scatter": SCATTER, "gpu.gather_rows": ROWS,
+    "gpu.dynamic_quantise": DYNAMIC, "gpu.total_norm": NORMS, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
     "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM, "gpu.losses": LOSSES,
     "gpu.batch_training": BATCH_TRAINING,
     "gpu.random": RANDOM,

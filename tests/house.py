@@ -18,7 +18,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOPS = ("ops", "runtime", "nd", "sym", "importers", "exporters", "kvstore", "train", "models", "gluon", "tools")
+TOPS = ("ops", "runtime", "nd", "sym", "importers", "exporters", "kvstore", "train", "data", "models", "gluon", "tools")
 # Rooms of the runtime, lowest first: each imports those before it.
 ROOMS = ("", "engine", "memory", "ir", "passes", "compile", "file", "execution", "backends")
 OPENINGS = re.compile(r"(What|Which|How|Where|Who|Whether|When)\b")

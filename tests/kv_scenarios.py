@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mezzo.kvstore.create import create
+from mezzo.kvstore.rule import rule
 from mezzo.kvstore.store import KVStore
 from mezzo.kvstore.updater import UpdateRule
 from mezzo.ops.errors import MezzoError
@@ -179,6 +180,29 @@ def whole(kv: KVStore) -> Result:
     return {"moved": bool((kv.pull(key) != np.linspace(-1, 1, size, dtype=np.float32)).any())}
 
 
+@rule
+def leaky(e: Any, stored: Any, received: Any, total: Any) -> Any:
+    """An updater of a user, with a state."""
+    total = total * 0.5 + e.abs(received)
+    return stored - received / (1 + total), total
+
+
+def ruled(kv: KVStore) -> Result:
+    """How far values are from what an updater makes of them."""
+    far = 0.0
+    kv.set_updater(leaky)
+    for key, size in TENSORS.items():
+        value, state = np.linspace(-1, 1, size, dtype=np.float32), np.zeros(size, np.float32)
+        kv.init(key, value)
+        for step in range(3):
+            pushes = [gradient(key, rank, step) for rank in range(kv.num_workers)]
+            found, received = kv.pushpull(key, pushes[kv.rank]), np.sum(pushes, 0)
+            state = state * 0.5 + np.abs(received)
+            value = value - received / (1 + state)
+            far = max(far, float(np.abs(found - value).max()))
+    return {"far": far}
+
+
 def wait_for_ever(kv: KVStore) -> Result:
     """Rounds without an end; the test kills somebody once everybody has had some."""
     one, ones = _declared(kv, a=100, b=LARGE)
@@ -315,6 +339,7 @@ SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
         counted,
         rows,
         whole,
+        ruled,
         wait_for_ever,
         train_for_ever,
         freezes_in_a_round,

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from mezzo.kvstore.create import create
+from mezzo.kvstore.epochs import Epochs
 from mezzo.kvstore.host.mesh import join
 from mezzo.kvstore.host.opening import host_store
 from mezzo.kvstore.protocol.consistency import parse
+from mezzo.kvstore.rule import rule
 from mezzo.kvstore.store import KVStore
 from mezzo.ops.errors import MezzoError
 from mezzo.runtime.optimizer import SGD, Adam
@@ -173,11 +175,11 @@ def optimizer(me: int, count: int) -> Any:
     file = Path(sys.argv[3]) / "states.safetensors"
     sizes = {"small": 33, "large": 100_001}
     rules = [SGD(rate=0.1, momentum=0.9), Adam(rate=0.01)]
-    for i, rule in enumerate(rules):
+    for i, each in enumerate(rules):
         with store(me, count, name=str(i)) as kv, create() as alone:
             for one in (kv, alone):
                 one.init(list(sizes), [np.ones(size, np.float32) for size in sizes.values()])
-                one.set_optimizer(rule)
+                one.set_optimizer(each)
             for turn in range(4):
                 if turn == 2:
                     kv.save_optimizer_states(file)
@@ -187,7 +189,7 @@ def optimizer(me: int, count: int) -> Any:
                     alone.push(key, total(count, turn, size, "float32"))
                     kv.push(key, operand(me, turn, size, "float32"))
             for key in sizes:
-                assert kv.pull(key).tobytes() == alone.pull(key).tobytes(), (rule, key)
+                assert kv.pull(key).tobytes() == alone.pull(key).tobytes(), (each, key)
             alone.load_optimizer_states(file)  # what N workers saved one can read
             kv.barrier()
     return "good"
@@ -332,7 +334,51 @@ def disagreeing(me: int, count: int) -> Any:
         kv.barrier()
         found = found or refusal(lambda: kv.push("w", np.ones((2, 3), np.float32)))
         other = refusal(lambda: kv.set_optimizer(SGD(rate=0.1 + me)))
-        return [found, other, refusal(lambda: kv.set_updater(lambda k, r, s: None)), kv.pushpull("good", np.ones(2))[0]]
+        code = refusal(lambda: kv.set_updater(disagreeing))  # type: ignore[arg-type]
+        return [found, other, code, kv.pushpull("good", np.ones(2))[0]]
+
+
+@rule
+def leaky(e: Any, stored: Any, received: Any, total: Any) -> Any:
+    """An updater of a user, with a state."""
+    total = total * 0.5 + e.abs(received)
+    return stored - received / (1 + total), total
+
+
+def leaked(value: np.ndarray[Any, Any], total: np.ndarray[Any, Any], received: np.ndarray[Any, Any]) -> None:
+    """The same with NumPy, in place."""
+    total[...] = total * 0.5 + np.abs(received)
+    value -= received / (1 + total)
+
+
+@scenario
+def epochs(me: int, count: int) -> Any:
+    """Workers with other numbers of steps, the last of whom has fewer; with an optimizer, too."""
+    with store(me, count) as kv:
+        made = Epochs(kv)
+        kv.init("w", np.zeros(2))
+        kv.set_optimizer(SGD(rate=0.1))
+        steps = 5 - (me == count - 1)
+        for _ in range(made.join(steps, uneven=True)):
+            kv.push("w", np.ones(2))
+        return [made.join(7), refusal(lambda: made.join(steps)), made.join(me, uneven=True)]
+
+
+@scenario
+def ruled(me: int, count: int) -> Any:
+    """How far values are from what a user's updater makes of them."""
+    with store(me, count) as kv:
+        far = 0.0
+        for size in (3, 70_000):
+            value, total = np.linspace(-1, 1, size, dtype=np.float32), np.zeros(size, np.float32)
+            kv.init(f"w{size}", value)
+            kv.set_updater(leaky)
+            for step in range(3):
+                given = [np.sin(np.arange(size) + rank + step).astype(np.float32) for rank in range(count)]
+                leaked(value, total, np.sum(given, 0))
+                found = kv.pushpull(f"w{size}", given[me])
+                far = max(far, float(np.abs(found - value).max()))
+        return far
 
 
 @scenario

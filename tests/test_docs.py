@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs/training.md",
+    ROOT / "docs/data.md",
     ROOT / "docs/export.md",
     ROOT / "docs/kvstore.md",
     ROOT / "docs/threats.md",
@@ -68,13 +69,19 @@ def test_blocks_and_commands_run(desk: None, page: Path) -> None:
             Path(file[1]).write_text(block)
         else:
             exec(compile(block, str(page), "exec"), names)
-    commands = re.findall(r"^mezzo ((?:train|convert|launch) .*)$", text, re.M)
+    commands = re.findall(r"^mezzo ((?:train|convert|launch|pack) .*)$", text, re.M)
     for command in commands:
         given = shlex.split(command, comments=True)
         if given[0] == "launch":  # ends with the exit code of the job
             subprocess.run([sys.executable, "-m", "mezzo", *given], check=True, timeout=120)
         else:
-            cli.main(given, standalone_mode=False)
+            try:
+                cli.main(given, standalone_mode=False)
+            except SystemExit as ended:  # checks end with a code
+                code = ended.code
+            else:
+                code = 0
+            assert not code
 
 
 def test_decisions_are_short() -> None:

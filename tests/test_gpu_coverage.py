@@ -20,7 +20,7 @@ from .graphs import hosted
 HOST_ALONE = """
     BlackmanWindow Compress HammingWindow HannWindow If ImageDecoder Loop MelWeightMatrix NonMaxSuppression NonZero
     OptionalGetElement Range RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer Unique
-    com.microsoft::Tokenizer mezzo::GatherGradRows mezzo::ScanRows
+    com.microsoft::Tokenizer mezzo::ScanRows
 """
 LACKING = """
     com.microsoft::DynamicQuantizeLSTM com.microsoft::GroupQueryAttention

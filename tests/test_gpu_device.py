@@ -16,6 +16,7 @@ from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import DType, Tensor, f32
 from mezzo.runtime import devices
 from mezzo.runtime.backends.cuda import uploads
+from mezzo.runtime.backends.cuda.faults import DeviceLost
 from mezzo.runtime.backends.cuda.host import HostSteps, aside
 from mezzo.runtime.backends.cuda.instance import GpuInstance
 from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
@@ -223,6 +224,8 @@ class Spoils:
 
     remembers = True
 
+    fault = ""
+
     def __init__(self, what: str, op: str = "Softmax") -> None:
         self.name, self._what, self._op = f"spoils by {what}", what, op
 
@@ -236,6 +239,7 @@ class Spoils:
         cupy: Any = import_module("cupy")
         x: Any = args.inputs[0]
         y: Any = args.outputs[0]
+        made: Standin = y.standin
 
         def run() -> None:
             match self._what:
@@ -247,6 +251,8 @@ class Spoils:
                     cupy.cuda.alloc(16)
                 case "cuBLAS":
                     cupy.matmul(x, x)
+                case "failing":
+                    made.submit(cupy.cuda.get_current_stream(), lambda: setattr(made, "fault", self.fault), "a kernel")
                 case "the default stream":
                     cupy.cuda.runtime.memcpyAsync(y.data.ptr, x.data.ptr, x.nbytes, 3, 0)
             stream = cupy.cuda.get_current_stream()
@@ -280,6 +286,42 @@ def test_what_cannot_be_captured_is_found_by_trying(
     standin.races.clear()  # of the default stream, which waits for nobody
 
 
+def test_what_could_not_be_captured_once_is_tried_again(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal may be that of a moment: of the next runs two capture again, and no more."""
+    spoils = Spoils("allocating")
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.executor.GPU_KERNELS", (spoils, *GPU_KERNELS))
+    g = GraphBuilder()
+    session = mz.Session(g.graph([g.Relu(g.Softmax(g.Neg(g.input("x", f32(3, 5)))))]), device="gpu:0")
+    for refusals in (0, 1, 1):
+        session.run({"x": feeds()["x"]})
+        assert len(session.uncaptured()) == refusals
+    spoils._what = "nothing any more"
+    session.run({"x": feeds()["x"]})
+    assert session.uncaptured() == ()
+    assert len(instance(session).graphs) == 1
+    standin.log.clear()
+    session.run({"x": feeds()["x"]})
+    assert standin.count("capture") == 0
+
+
+@pytest.mark.parametrize("check", ["", "1"])
+def test_a_fault_is_told_of_the_step_that_has_it(standin: Standin, monkeypatch: pytest.MonkeyPatch, check: str) -> None:
+    """CUDA tells of it later. Step by step it is known which one it was; without, that is what the hint says to do."""
+    monkeypatch.setenv("MEZZO_GPU_CHECK", check)
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.executor.GPU_KERNELS", (Spoils("failing"), *GPU_KERNELS))
+    g = GraphBuilder()
+    session = mz.Session(g.graph([g.Relu(g.Softmax(g.Neg(g.input("x", f32(3, 5)))))]), device="gpu:0")
+    for _ in range(3):
+        session.run({"x": feeds()["x"]})
+    assert (standin.count("graph") > 0) is (check == "")
+    monkeypatch.setattr(Spoils, "fault", "cudaErrorIllegalAddress: an illegal memory access was encountered")
+    with pytest.raises(DeviceLost, match="IllegalAddress") as raised:
+        session.run({"x": feeds()["x"]})
+    assert ("Softmax" in str(raised.value)) is (check == "1")
+    assert ("MEZZO_GPU_CHECK=1" in raised.value.hint) is (check == "")
+    standin.fault = ""
+
+
 def test_sizes_that_data_decide_and_control_flow_are_the_hosts(standin: Standin) -> None:
     g = GraphBuilder()
     x = g.input("x", f32(4, 3))
@@ -307,6 +349,29 @@ def test_states_stay_on_the_device(standin: Standin) -> None:
     session.states["total"][...] = 1
     (got,) = session.run(fed).values()
     np.testing.assert_array_equal(got, -np.ones(4, np.float32))
+
+
+def test_arrays_of_others_are_waited_for(standin: Standin) -> None:
+    """Inputs, buffers of results and states that another stream still writes or reads; and a copy of a state."""
+    cupy: Any = import_module("cupy")
+    g = GraphBuilder()
+    x = g.input("x", f32(4))
+    total = g.state("total", np.zeros(4, np.float32))
+    g.update("total", g.Add(total, x))
+    state, buffer, x_there, other = (cupy.asarray(np.zeros(4, np.float32)) for _ in range(4))
+    session = mz.Session(g.graph([g.Neg(total)]), device="gpu:0", states={"total": state})
+    (name,) = session.graph.outputs
+    mine = cupy.cuda.Stream(non_blocking=True)
+    with mine:
+        for given in (x_there, np.ones(4, np.float32)):
+            for _ in range(3):
+                other[...] = buffer  # which is being read when a run writes to it
+                state[...] = other
+                x_there[...] = other
+                session.run({"x": given}, outputs={name: buffer})
+        state[...] = other
+        np.asarray(session.states["total"])
+    assert standin.races == []
 
 
 def test_a_constant_is_uploaded_once(standin: Standin) -> None:

@@ -172,6 +172,22 @@ def test_explain_plans_for_a_gpu_that_is_not_there() -> None:
         mz.Session(work.build(1), device="gpu:0@sm_80", precision="bf16-math")
 
 
+@pytest.mark.parametrize(
+    ("device", "auto"), [("cpu", "strict"), ("gpu:0@sm_75", "strict"), ("gpu:0@sm_80", "tf32"), ("gpu:0@sm_90", "tf32")]
+)
+def test_the_usual_precision(device: str, auto: str) -> None:
+    """TF32 where there is any; fp32 stays what it says, in training too."""
+    graph = WORKLOADS["mlp"].build(1)
+    session = mz.Session(graph, device=device)
+    assert session._options.spec.math == auto
+    assert mz.Session(graph, device=device, precision="fp32")._options.spec.math == "strict"
+    for precision, math in (("auto", auto), ("fp32", "strict")):
+        trainer = mz.Trainer(LESSONS["mlp"].build(8, small=True), device=device, precision=precision)
+        assert trainer._update._options.spec.math == math
+    with pytest.raises(mz.InputError, match="amp="):
+        mz.Trainer(LESSONS["mlp"].build(8, small=True), device=device, precision="bf16")
+
+
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
 def test_narrow_precisions(precision: str, dtype: str) -> None:
     work = WORKLOADS["mlp"]

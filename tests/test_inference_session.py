@@ -148,8 +148,9 @@ def test_its_providers_are_known(ort: Any) -> None:
 @pytest.mark.parametrize(
     ("providers", "options"),
     [
-        ([CUDA], {"device_id": "0", "use_tf32": "0"}),
-        ([CUDA, CPU], {"device_id": "0", "use_tf32": "0"}),
+        ([CUDA], {"device_id": "0", "use_tf32": "1"}),
+        ([CUDA, CPU], {"device_id": "0", "use_tf32": "1"}),
+        ([("CUDAExecutionProvider", {"use_tf32": 0}), CPU], {"device_id": "0", "use_tf32": "0"}),
         ([("CUDAExecutionProvider", {"device_id": 0, "use_tf32": 1}), CPU], {"device_id": "0", "use_tf32": "1"}),
     ],
 )

@@ -200,7 +200,7 @@ def message(rng: random.Random, rank: int, kind: str) -> tuple[m.Message, int]:
         (m.Bye(rank, small(rng), text(rng)), 0),
         (m.Welcome(rank, 2, (text(rng),), ((text(rng), (0, 1)),), sequential(rng)), 0),
         (m.Slices(key, rank, rng.choice((1, 4, wire.FRAME))), rng.choice((0, 8, 16, 7))),
-        (m.Rows(key, rank, lo, count(rng), small(rng)), length),
+        (m.Rows(key, rank, step, lo, count(rng), small(rng)), length),
     ]
     wanted = rng.choice(FITTING[kind]) if rng.random() < 0.85 else None
     return rng.choice([each for each in made if wanted is None or isinstance(each[0], wanted)])

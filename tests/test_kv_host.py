@@ -421,8 +421,19 @@ def test_workers_that_disagree(tmp_path: Path) -> None:
             assert word in shape[1]
         assert optimizer[0] == updater[0] == "InputError"
         assert "the same argument" in optimizer[1]
-        assert "set_optimizer" in updater[1]
+        assert "disagreeing is code, which does not travel" in updater[1]
         assert after == 3
+
+
+def test_steps_of_an_epoch_are_compared(tmp_path: Path) -> None:
+    for alike, refused, fewest in workers("epochs", 3, tmp_path):
+        assert (alike, fewest) == (7, 0)
+        assert refused[0] == "InputError"
+        assert "rank 0 has 5 steps in this epoch, rank 2 has 4" in refused[1]
+
+
+def test_updaters_of_the_user_are_expressions(tmp_path: Path) -> None:
+    assert max(workers("ruled", 2, tmp_path)) < 1e-5
 
 
 def test_eventual_counts_every_push_once(tmp_path: Path) -> None:

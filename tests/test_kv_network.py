@@ -168,6 +168,11 @@ def test_an_optimizer_of_whole_tensors_on_one_server(kind: str, tmp_path: Path) 
     assert finished(tmp_path, "whole", ("a", "b"), 1, kind) == [{"moved": True}] * 2
 
 
+def test_an_updater_of_the_user_on_the_servers(tmp_path: Path) -> None:
+    results = finished(tmp_path, "ruled", ("a", "a", "b"), 2)
+    assert max(result["far"] for result in results) < 1e-5
+
+
 def test_only_the_rows_that_are_asked_for_travel(tmp_path: Path) -> None:
     for told in finished(tmp_path, "rows", ("a", "b"), 2, "dist_async"):
         for between, asked in told["bytes"].values():

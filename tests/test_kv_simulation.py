@@ -56,7 +56,7 @@ def test_jobs_cover_what_there_is() -> None:
     assert {len(p.servers) for p in plans} == {0, 1, 2, 3}
     assert {p.levels.partition("/")[2].split()[0] for p in plans} == {"sequential", "bounded", "eventual"}
     assert {p.role for p in plans if p.fault == "kill"} == {"worker", "server", "agent", "scheduler"}
-    assert len({p.fault for p in plans}) == 16
+    assert len({p.fault for p in plans}) == 17
 
 
 def test_a_seed_replays(tmp_path: Path) -> None:

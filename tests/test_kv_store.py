@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import mezzo as mz
 from mezzo import nd
 from mezzo.kvstore.create import KINDS, create
+from mezzo.kvstore.states import read_states
 from mezzo.kvstore.store import KVStore
 from mezzo.ops.errors import InputError, ModelError, ShapeError
 from mezzo.runtime.optimizer import SGD, Adam
@@ -262,6 +263,32 @@ def test_an_updater_of_the_user(kv: KVStore) -> None:
     assert kv.pull(3).tolist() == [4, 4, 4, 4]
     assert seen == [3, 3]
     assert value.tolist() == [4] * 4
+
+
+def test_an_updater_as_expressions(kv: KVStore, tmp_path: Path) -> None:
+    @mz.kv.rule  # type: ignore[untyped-decorator]
+    def clipped(e: Any, stored: Any, received: Any, count: Any) -> Any:
+        return stored + e.min(received, 1.0), count + 1
+
+    kv.set_updater(clipped)
+    kv.push(3, [np.full(4, 0.25), np.full(4, 0.25)])
+    kv.push(3, np.full(4, 9.0))
+    assert kv.pull(3).tolist() == [1.5] * 4
+    kv.save_optimizer_states(tmp_path / "states")
+    assert read_states(tmp_path / "states").states["#3"]["count"].tolist() == [2] * 4
+
+
+def test_updaters_that_are_no_expressions() -> None:
+    for function, why in (
+        (lambda e, stored: stored, "it does not take"),
+        (lambda e, stored, received: np.sqrt(stored), "loop of ufunc|no expression|sqrt"),
+        (lambda e, stored, received: (stored, received), "it returns 2 expressions"),
+        (lambda e, stored, received: 1.0, "float is no expression"),
+        (lambda e, stored, received: stored if stored > received else received, "."),
+    ):
+        with pytest.raises(InputError, match=why) as raised:
+            mz.kv.rule(function)
+        assert "compute with e and the operators of Python alone" in str(raised.value)
 
 
 def test_states_go_on_in_another_store(tmp_path: Path) -> None:

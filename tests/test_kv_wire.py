@@ -297,7 +297,7 @@ def test_rows_that_a_table_does_not_have() -> None:
 
     with pytest.raises(InputError, match="there is no optimizer"):
         step([2])
-    shards.set_rule(UpdateRule(SGD(rate=1.0).to_dict()))
+    shards.set_rule(UpdateRule(SGD(rate=1.0).to_dict()), m.SetOptimizer("SGD"))
     for ids in ([-1], [10], [3, 3], [4, 3]):
         with pytest.raises(WireError, match="are none of float32"):
             step(ids)

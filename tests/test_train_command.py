@@ -269,7 +269,7 @@ BAD: list[tuple[Callable[[], str], Sequence[str], str, str]] = [
     (bad_image, DIGITS, "no image", "2.png"),
     (bad_image, MLP, "float32[n,12]", "pictures"),
     (empty_folder, DIGITS, "no image in 'b'", "pictures"),
-    (empty_folder, (*DIGITS, "--loss", "mse"), "are classes", "pictures"),
+    (empty_folder, (*DIGITS, "--loss", "mse"), "images have classes", "pictures"),
     (lambda: "nowhere.csv", MLP, "no data", "nowhere.csv"),
     (lambda: "mlp.onnx", MLP, "no kind of data", "mlp.onnx"),
 ]

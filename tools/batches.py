@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from ..data.samplers import permutation
 from ..ops import Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
@@ -101,15 +102,6 @@ class Data:
     ) -> Iterator[dict[str, Array]]:
         rows = (share.rows(order, size, number, whole=whole) for number in numbers)
         return ahead((partial(self.feeds, chosen) for chosen in rows), self.ahead)
-
-
-def permutation(count: int, seed: int, epoch: int) -> Array:
-    """The order of an epoch: the same for the same seed and number.
-
-    >>> permutation(5, 0, 1).tolist() == permutation(5, 0, 1).tolist() != permutation(5, 0, 2).tolist()
-    True
-    """
-    return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 def numbered(texts: Sequence[str], names: tuple[str, ...], where: str) -> tuple[Array, tuple[str, ...]]:

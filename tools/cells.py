@@ -113,17 +113,17 @@ class _Opset:
         them has."""
         schema = any_schema(self.domain, self.op, self.opset)
         places = [(p, t) for p, listed in allowed(schema).items() for t in listed]
-        found = {place: _Filled() for place in places}
+        by_place = {place: _Filled() for place in places}
         refused = dict[str, None]()
         for o, sample in own:
-            made = self.made(o, sample)
-            if isinstance(made, str):
-                refused[made] = None
+            trial_model = self.made(o, sample)
+            if isinstance(trial_model, str):
+                refused[trial_model] = None
             else:
-                self._note(found, made, schema)
-        for place, filled in found.items():
+                self._note(by_place, trial_model, schema)
+        for place, filled in by_place.items():
             if not filled.trials:
-                refused |= self._turned(found, place, own, schema)
+                refused |= self._turned(by_place, place, own, schema)
             cell = filled.cell(self.device, self.opset, place)
             if cell.why or cell.run is Mark.YES:
                 yield cell
@@ -136,31 +136,33 @@ class _Opset:
         """A sample as a model, or why this opset cannot express it."""
         return _possibly(lambda: one_node(o, sample, self.domain, self.op, self.opset))
 
-    def _note(self, found: dict[Place, _Filled], made: OneNode, schema: Any, target: Place | None = None) -> bool:
+    def _note(
+        self, by_place: dict[Place, _Filled], trial_model: OneNode, schema: Any, target: Place | None = None
+    ) -> bool:
         """Try a model; it counts for every type of its operands. What is wrong stands against what it was made for."""
-        trial = tried(made, self.device, self.known)
-        shown = _places(made, schema)
+        trial = tried(trial_model, self.device, self.known)
+        shown = _places(trial_model, schema)
         if trial.run:
             blamed = target or next(iter(shown))
-            if blamed in found:
-                found[blamed].wrong.append(trial.run)
+            if blamed in by_place:
+                by_place[blamed].wrong.append(trial.run)
             return False
         for place in shown:
-            if place in found and (target in (None, place) or not (trial.train or trial.export)):
-                found[place].trials.append(trial)
+            if place in by_place and (target in (None, place) or not (trial.train or trial.export)):
+                by_place[place].trials.append(trial)
         return target is None or target in shown
 
     def _turned(
-        self, found: dict[Place, _Filled], place: Place, own: Iterable[tuple[Op, Sample]], schema: Any
+        self, by_place: dict[Place, _Filled], place: Place, own: Iterable[tuple[Op, Sample]], schema: Any
     ) -> dict[str, None]:
         """Turn samples into a type until one runs; returns why some could not be written."""
         refused = dict[str, None]()
-        for made in self._models(place, own, schema):
-            if isinstance(made, str):
-                refused[made] = None
-            elif self._note(found, made, schema, place):
+        for trial_model in self._models(place, own, schema):
+            if isinstance(trial_model, str):
+                refused[trial_model] = None
+            elif self._note(by_place, trial_model, schema, place):
                 # numbers that have no form in this type may trouble a referee, never a kernel
-                found[place].wrong[:] = [w for w in found[place].wrong if w.startswith(NOT_OURS)]
+                by_place[place].wrong[:] = [w for w in by_place[place].wrong if w.startswith(NOT_OURS)]
                 break
         return refused
 
@@ -177,14 +179,14 @@ class _Opset:
 def _possibly(make: Callable[[], OneNode]) -> OneNode | str:
     """The model, or why there is none."""
     try:
-        made = make()
-        onnx.checker.check_model(made.model)
-        onnx.shape_inference.infer_shapes(made.model, check_type=True)
+        trial_model = make()
+        onnx.checker.check_model(trial_model.model)
+        onnx.shape_inference.infer_shapes(trial_model.model, check_type=True)
     except MezzoError as error:
         return error.message
     except (UpgradeDeclined, *REFUSALS) as error:
         return str(error).partition("\n")[0]
-    return made
+    return trial_model
 
 
 @cache
@@ -219,28 +221,28 @@ def _in_type(o: Op, sample: Sample, place: Place, schema: Any) -> Iterator[Sampl
         yield from with_result_type(sample, BY_NAME[LEAF.findall(target)[0]], target)
         return
     try:
-        made = turn(xs, which, target)
-        if made is None:
+        turned = turn(xs, which, target)
+        if turned is None:
             return
-        yield replace(sample, inputs=made)
-        other, _ = alike(xs, made, which, [allowed(schema)[f.type_str] for f in formals])
+        yield replace(sample, inputs=turned)
+        other, _ = alike(xs, turned, which, [allowed(schema)[f.type_str] for f in formals])
         yield replace(sample, inputs=other)
     except (ValueError, TypeError, OverflowError, IndexError):  # these numbers have no form in this type
         return
 
 
-def _places(made: OneNode, schema: Any) -> list[Place]:
+def _places(trial_model: OneNode, schema: Any) -> list[Place]:
     """The type parameters and types of all operands of a model, those of its first input first."""
-    stored = {t.name: t for t in made.model.graph.initializer}
-    found: dict[Place, None] = {}
-    for formals, given in ((schema.inputs, made.node.input), (schema.outputs, made.node.output)):
+    stored = {t.name: t for t in trial_model.model.graph.initializer}
+    places: dict[Place, None] = {}
+    for formals, given in ((schema.inputs, trial_model.node.input), (schema.outputs, trial_model.node.output)):
         for formal, name in zip(formals_of(formals, given), given, strict=False):
-            kind = made.graph.types.get(name)
+            kind = trial_model.graph.types.get(name)
             if kind is None and name in stored:
                 kind = type_of(onnx.numpy_helper.to_array(stored[name]))
             if kind is not None:
-                found[formal.type_str, spelled(kind)] = None
-    return list(found)
+                places[formal.type_str, spelled(kind)] = None
+    return list(places)
 
 
 def _attributes(
@@ -255,8 +257,8 @@ def _attributes(
         reasons = dict[str, None]()
         for o, sample in own:
             for attrs in tries(sample):
-                made = at.made(o, replace(sample, attrs=attrs))
-                wrong = made if isinstance(made, str) else tried(made, device, None).run
+                trial_model = at.made(o, replace(sample, attrs=attrs))
+                wrong = trial_model if isinstance(trial_model, str) else tried(trial_model, device, None).run
                 if not wrong:
                     return ""
                 reasons[wrong] = None
@@ -273,14 +275,14 @@ def _attributes(
 def digest(key: tuple[str, str]) -> str:
     """Return a digest that changes when the samples or the schemas of an operator change."""
     domain, op = key
-    made = hashlib.blake2b(digest_size=4)
+    digest = hashlib.blake2b(digest_size=4)
     for opset in versions(domain, op):
         schema = any_schema(domain, op, opset)
-        made.update(f"{opset} {sorted(allowed(schema).items())} {sorted(schema.attributes)}".encode())
+        digest.update(f"{opset} {sorted(allowed(schema).items())} {sorted(schema.attributes)}".encode())
     for o in records(domain, op):
         for sample in o.samples:
-            made.update(_described([sample.inputs, sorted(sample.attrs.items()), sample.outputs]).encode())
-    return made.hexdigest()
+            digest.update(_described([sample.inputs, sorted(sample.attrs.items()), sample.outputs]).encode())
+    return digest.hexdigest()
 
 
 def _described(value: Any) -> str:

@@ -40,23 +40,23 @@ def check(path: Path, options: Options = AS_IT_IS, budget: Budget | None = None)
     """Check one model file; whatever is wrong with it is in the verdict, and nothing is raised for it."""
     at = perf_counter()
     imported(options.modules)  # in each process that checks
-    found = _Findings(budget or Budget())
-    graph = _opened(path, found)
+    findings = _Findings(budget or Budget())
+    graph = _opened(path, findings)
     if graph is not None:
-        _statically(graph, options, found)
+        _statically(graph, options, findings)
     trip = options.round_trip if options.round_trip is not None else options.against is not None
-    sound = not any(p.part in ("file", "run", "device") for p in found.problems)
+    sound = not any(p.part in ("file", "run", "device") for p in findings.problems)
     if graph is not None and sound and (options.against or options.record or trip):
         from .numbers import Numbers
 
-        numbers = Numbers(path, graph, options, found.budget)
+        numbers = Numbers(path, graph, options, findings.budget)
         for part in numbers.check(round_trip=trip):
-            found.parts[part.name] = part.said
-            found.problems += part.problems
-            found.tables += part.tables
-        found.facts |= numbers.facts
+            findings.parts[part.name] = part.said
+            findings.problems += part.problems
+            findings.tables += part.tables
+        findings.facts |= numbers.facts
     seconds = round(perf_counter() - at, 3)
-    return Verdict(str(path), found.parts, tuple(found.problems), found.facts, tuple(found.tables), seconds)
+    return Verdict(str(path), findings.parts, tuple(findings.problems), findings.facts, tuple(findings.tables), seconds)
 
 
 @dataclass(slots=True)
@@ -77,59 +77,61 @@ class _Findings:
             self.problems += problems_of(error, name, MISSING)
 
 
-def _opened(path: Path, found: _Findings) -> Graph | None:
+def _opened(path: Path, findings: _Findings) -> Graph | None:
     """The graph of a file, if it is one that can be run."""
-    found.parts["file"] = "valid"
+    findings.parts["file"] = "valid"
     try:
-        graph = _mezzo(path, found) if is_mezzo(path) else _onnx(path, found)
+        graph = _mezzo(path, findings) if is_mezzo(path) else _onnx(path, findings)
         # what a run would say of operands that do not fit, without computing anything large
-        limits = replace(found.budget, fold_elements=min(FOLDED, found.budget.fold_elements))
+        limits = replace(findings.budget, fold_elements=min(FOLDED, findings.budget.fold_elements))
         infer(graph, budget=limits)
     except MezzoError as error:
-        found.problems += file_problems(error)
+        findings.problems += file_problems(error)
         return None
-    found.parts["run"] = "covered"
+    findings.parts["run"] = "covered"
     return graph  # as it stands in the file: what is exported has the types of the file
 
 
-def _mezzo(path: Path, found: _Findings) -> Graph:
-    opened = open_file(path, found.budget)
+def _mezzo(path: Path, findings: _Findings) -> Graph:
+    opened = open_file(path, findings.budget)
     graph, versions = opened.graph, opened.about.vocabulary
     uses = Counter((n.domain, n.op) for _, n in graph.walk())
-    _tell(found, [(d or "ai.onnx", op, versions.get(d), count, "yes", "") for (d, op), count in uses.items()])
+    _tell(findings, [(d or "ai.onnx", op, versions.get(d), count, "yes", "") for (d, op), count in uses.items()])
     return graph
 
 
-def _onnx(path: Path, found: _Findings) -> Graph:
-    used = operators_of(path, budget=found.budget)
-    _tell(found, [(u.domain or "ai.onnx", u.op, u.opset, u.count, "no" if u.problem else "yes", u.hint) for u in used])
-    return load_onnx(path, budget=found.budget)
+def _onnx(path: Path, findings: _Findings) -> Graph:
+    used = operators_of(path, budget=findings.budget)
+    _tell(
+        findings, [(u.domain or "ai.onnx", u.op, u.opset, u.count, "no" if u.problem else "yes", u.hint) for u in used]
+    )
+    return load_onnx(path, budget=findings.budget)
 
 
-def _tell(found: _Findings, rows: list[tuple[Any, ...]]) -> None:
+def _tell(findings: _Findings, rows: list[tuple[Any, ...]]) -> None:
     """The operators, for people to look through."""
     opsets = {row[0]: row[2] for row in rows if row[2] is not None}
-    found.facts["opset"] = ", ".join(f"{d} {v}" for d, v in opsets.items())
-    found.facts |= {"operators": len(rows), "nodes": sum(row[3] for row in rows)}
-    found.tables.append(Table("Operators", OPERATORS, rows))
+    findings.facts["opset"] = ", ".join(f"{d} {v}" for d, v in opsets.items())
+    findings.facts |= {"operators": len(rows), "nodes": sum(row[3] for row in rows)}
+    findings.tables.append(Table("Operators", OPERATORS, rows))
 
 
-def _statically(graph: Graph, options: Options, found: _Findings) -> None:
+def _statically(graph: Graph, options: Options, findings: _Findings) -> None:
     """The parts of the check that compute nothing."""
-    with found.part("device", options.device):
+    with findings.part("device", options.device):
         _check_device(graph, options.device)
         if options.device.startswith("gpu:"):
-            found.parts["device"] = _planned_on_gpu(graph, options, found)
+            findings.parts["device"] = _planned_on_gpu(graph, options, findings)
     if options.train:
-        with found.part("train", "covered"):
-            _check_training(graph, found)
+        with findings.part("train", "covered"):
+            _check_training(graph, findings)
     if options.opset is not None:
-        with found.part("export", f"opset {options.opset}"):
+        with findings.part("export", f"opset {options.opset}"):
             expressible(graph, opset=options.opset)
     try:
-        found.facts["lowest_opset"] = expressible(graph)
+        findings.facts["lowest_opset"] = expressible(graph)
     except MezzoError as error:  # said here, and only a problem to whoever wants to export
-        found.facts["lowest_opset"] = f"none: {error.message.splitlines()[0]}"
+        findings.facts["lowest_opset"] = f"none: {error.message.splitlines()[0]}"
 
 
 def _check_device(graph: Graph, name: str) -> None:
@@ -147,12 +149,12 @@ def _check_device(graph: Graph, name: str) -> None:
         raise UnsupportedModel(f"{len(parts)} nodes have no kernel on {name}", where=graph.name, parts=parts)
 
 
-def _planned_on_gpu(graph: Graph, options: Options, found: _Findings) -> str:
+def _planned_on_gpu(graph: Graph, options: Options, findings: _Findings) -> str:
     """Plan for a GPU, with what --dim says and chosen sizes for others; the steps that would run on the host."""
     from ..runtime.devices import plannable  # with all kernels of GPUs
 
     name, missing = plannable(options.device)
-    session = Session(graph, device=name, budget=found.budget)
+    session = Session(graph, device=name, budget=findings.budget)
     _, program = first_that_runs(
         session,
         parse_sizes(options.sizes),
@@ -160,33 +162,33 @@ def _planned_on_gpu(graph: Graph, options: Options, found: _Findings) -> str:
         lambda feeds: session.warmup({n: np.shape(a) for n, a in feeds.items()}),
     )
     steps = aside(program)
-    found.facts["gpu_steps"] = len(program.steps) - len(steps)
-    found.facts["host_steps"] = len(steps)
+    findings.facts["gpu_steps"] = len(program.steps) - len(steps)
+    findings.facts["host_steps"] = len(steps)
     rows = [(a.step.node.op, a.step.node.name, a.reason, str(a.copies)) for a in steps]
     if rows:
-        found.tables.append(Table("On the host", ("operator", "node", "why", "copies"), rows))
+        findings.tables.append(Table("On the host", ("operator", "node", "why", "copies"), rows))
     where = f"planned for sm_{program.target.sm} ({missing})" if missing else options.device
     return f"{where}; {len(steps)} of {len(program.steps)} steps on the host"
 
 
-def _check_training(graph: Graph, found: _Findings) -> None:
+def _check_training(graph: Graph, findings: _Findings) -> None:
     """Ask which weights learn by gradients of all outputs; raises UnsupportedModel naming the places that block."""
-    limits = replace(found.budget, fold_elements=FOLDED)
+    limits = replace(findings.budget, fold_elements=FOLDED)
     graph = infer(prepared(graph), budget=limits)
     judged = infer(modes.training(graph), budget=limits)
     outputs = [o for o in judged.outputs if differentiable(judged.types[o])]
     learns = learning(graph, judged, outputs)
     rows = [(n, "overlooked" if n in learns.overlooked else "left out", why) for n, why in learns.frozen.items()]
     if rows:
-        found.tables.append(Table("What does not learn", ("initialiser", "", "why"), rows))
+        findings.tables.append(Table("What does not learn", ("initialiser", "", "why"), rows))
     lost = [*says(graph)]
     if lost:
-        found.tables.append(Table("What the file has lost for training", ("what",), [(text,) for text in lost]))
+        findings.tables.append(Table("What the file has lost for training", ("what",), [(text,) for text in lost]))
     if not learns.trained:
         raise UnsupportedModel(
             "none of its outputs is a floating tensor" if not outputs else "none of its floats is a weight that learns",
             where=graph.name,
             hint="train the float model that this one was made of",
         )
-    found.facts["weights_to_train"] = len(learns.trained)
-    found.facts["elements_to_train"] = sum(graph.initializers[n].size for n in learns.trained)
+    findings.facts["weights_to_train"] = len(learns.trained)
+    findings.facts["elements_to_train"] = sum(graph.initializers[n].size for n in learns.trained)

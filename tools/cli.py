@@ -13,6 +13,7 @@ import numpy as np
 from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
+from .cli_pack import pack
 from .fills import given_arrays
 from .modules import imported
 from .replay import replay
@@ -31,7 +32,9 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device_option = click.option("--device", default="cpu", show_default=True, help="cpu, gpu:0, or gpu:0@sm_90 to plan.")
-precision_option = click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16, fp16, ...")
+precision_option = click.option(
+    "--precision", default="auto", show_default=True, help="auto, fp32, tf32, bf16, fp16, ..."
+)
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 shape_option = click.option(
     "--dim",
@@ -59,6 +62,7 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(convert)
+cli.add_command(pack)
 cli.add_command(coverage)
 cli.add_command(replay)
 
@@ -106,6 +110,10 @@ def run(
 @click.option("--graph", is_flag=True, help="Operators before and after the passes.")
 @click.option("--kernels", is_flag=True, help="The kernel of each step, and what declined.")
 @click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
+@click.option(
+    "--time", is_flag=True, help="What a model expects of each step on a GPU: microseconds, and what bounds it."
+)
+@click.option("--card", default="", help="The GPU of --time: A100, H100 or H200 (default: by the architecture).")
 @click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
 @click.option("--sizes", "walks", metavar="DIM=1..512", multiple=True, help="Plan for sizes of a dim; what each costs.")
@@ -117,6 +125,7 @@ def run(
 @json_option
 def explain(
     model: Path,
+    card: str,
     html: Path | None,
     budget: str | None,
     walks: tuple[str, ...],
@@ -146,10 +155,10 @@ def explain(
         facts |= {"only_planned": missing} if missing else {}
     session = load(model, device=device, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
-    parts = tuple(part for part, on in flags.items() if on) or (() if walks else tuple(flags))
+    parts = tuple(part for part, on in flags.items() if on) or (() if walks else ("graph", "kernels", "memory"))
 
     def told(feeds: dict[str, Any]) -> tuple[Report, dict[str, tuple[int, ...]]]:
-        return report(session, feeds, parts), {n: np.shape(a) for n, a in feeds.items()}
+        return report(session, feeds, parts, card=card), {n: np.shape(a) for n, a in feeds.items()}
 
     chosen, (made, sizes) = first_that_runs(session, inputs.parse_sizes(shapes), seed, told)
     facts |= {"sizes_chosen": chosen} if chosen else {}
@@ -170,12 +179,21 @@ def explain(
 
 @cli.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--gpu", is_flag=True, help="Test a GPU and our kernels on it, in less than a minute (3: something fails)."
+)
+@click.option("--device", default="gpu:0", show_default=True, help="The GPU that --gpu tests.")
 @json_option
-def doctor(file: Path | None, as_json: bool) -> None:
+def doctor(file: Path | None, gpu: bool, device: str, as_json: bool) -> None:
     """Show versions, devices and features, and why one is off; or read all of a .mezzo FILE (exit code 3: damaged)."""
     from . import doctor as reports
 
-    report, code = reports.doctor_file(file) if file else (reports.doctor(), 0)
+    if gpu:
+        from .gpu_selftest import self_test
+
+        report, code = self_test(device)
+    else:
+        report, code = reports.doctor_file(file) if file else (reports.doctor(), 0)
     show(report, as_json=as_json)
     sys.exit(code)
 
@@ -307,7 +325,7 @@ def launch(
     members(command, workers, servers, hosts)  # numbers that make no job are told before anything starts
 
     def job(scale: Scale) -> tuple[Member, ...]:
-        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt)
+        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt, restarts > 0)
 
     sys.exit(run(job, grace=grace, restarts=restarts, workers=workers))
 
@@ -417,7 +435,7 @@ def train(
     modules: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Fine-tune MODEL on DATA: an .npz, a .csv, or a folder with a folder of images for each class.
+    """Fine-tune MODEL on DATA: an .npz, a .csv, a .rec, or a folder with a folder of images for each class.
 
     Exit code 130: stopped by Ctrl-C.
     """

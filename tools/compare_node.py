@@ -59,14 +59,14 @@ class Known:
     gradients: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict[str, tuple[dict[str, Any], str]])
 
 
-def tried(made: OneNode, device: str, known: Known | None) -> Trial:
+def tried(one_node: OneNode, device: str, known: Known | None) -> Trial:
     """Import a model and run it; with `known` export and differentiate it too."""
-    graph = made.graph
+    graph = one_node.graph
     with quiet():
         try:
-            read = load_onnx(made.model)
+            read = load_onnx(one_node.model)
             session = Session(read, device=device)
-            ys = list(session.run(made.feeds).values())
+            ys = list(session.run(one_node.feeds).values())
         except MezzoError as error:
             return Trial(run=f"does not run: {error.message}")
         tolerance = _tolerance(graph)
@@ -75,16 +75,16 @@ def tried(made: OneNode, device: str, known: Known | None) -> Trial:
         if random:
             wrong, judges = _of_other_types(graph, ys), frozenset[str]()
         else:
-            mine = list(evaluate(graph, made.given).values())
+            mine = list(evaluate(graph, one_node.given).values())
             apart = gap(ys, mine, tolerance)
             wrong = "" if apart.agrees else f"{NOT_OURS}: {apart}"
-            judges, against = _judged(made, ys, tolerance)
+            judges, against = _judged(one_node, ys, tolerance)
             wrong = wrong or ("" if judges or not against else "; ".join(against))
         if known is None:
             return Trial(wrong, kernels=kernels, judges=judges)
-        exported = _exported(made, read, ys, device, None if random else tolerance)
+        exported = _exported(one_node, read, ys, device, None if random else tolerance)
         try:
-            trained = None if random else _trained(infer(read), made.feeds, device, known)
+            trained = None if random else _trained(infer(read), one_node.feeds, device, known)
         except Exception as error:  # one bad operator is a line of the table, not its end
             trained = f"{type(error).__name__}: {error}"
     return Trial(wrong, trained, exported, kernels, judges)
@@ -122,29 +122,29 @@ def _kernels(program: Program) -> Iterator[str]:
 # Referees
 
 
-def _judged(made: OneNode, ys: list[Any], tolerance: Tolerance) -> tuple[frozenset[str], list[str]]:
+def _judged(one_node: OneNode, ys: list[Any], tolerance: Tolerance) -> tuple[frozenset[str], list[str]]:
     """The referee that agrees, and what those say that do not. The second is asked where the first does not agree."""
     against = list[str]()
     for name, ask in ((RUNTIME, _runtime), (EVALUATOR, _evaluator)):
-        if name in made.unasked:
+        if name in one_node.unasked:
             continue
         theirs = None
         with suppress(Exception):  # whatever a referee raises, it is no judge of this model
-            theirs = ask(made)
+            theirs = ask(one_node)
         if theirs is None:
             continue
         apart = gap(ys, theirs, tolerance)
         if apart.agrees:
             return frozenset({name}), against
-        if _as_declared(made, theirs):
+        if _as_declared(one_node, theirs):
             against.append(f"{name} says otherwise: {apart}")
     return frozenset(), against
 
 
-def _as_declared(made: OneNode, results: list[Any]) -> bool:
+def _as_declared(one_node: OneNode, results: list[Any]) -> bool:
     """True if the results have the types that ONNX's own inference gives them; a runtime whose results have not is no
     judge."""
-    inferred = onnx.shape_inference.infer_shapes(made.model, check_type=True).graph.output
+    inferred = onnx.shape_inference.infer_shapes(one_node.model, check_type=True).graph.output
     return all(_has_type(o.type, y) for o, y in zip(inferred, results, strict=True))
 
 
@@ -158,12 +158,12 @@ def _has_type(kind: onnx.TypeProto, y: Any) -> bool:
     return True
 
 
-def _runtime(made: OneNode) -> list[Any] | None:
+def _runtime(one_node: OneNode) -> list[Any] | None:
     """ONNX Runtime, for what it has in Python; without elements it may end the process."""
     import onnxruntime as ort
 
-    kinds = [t for t in made.graph.types.values() if isinstance(t, Tensor)]
-    if any(o.version > NEWEST[0] for o in made.model.opset_import if not o.domain) or any(
+    kinds = [t for t in one_node.graph.types.values() if isinstance(t, Tensor)]
+    if any(o.version > NEWEST[0] for o in one_node.model.opset_import if not o.domain) or any(
         t.elements == 0 or (t.dtype is not DType.STRING and t.dtype.numpy.isbuiltin != 1) for t in kinds
     ):
         return None
@@ -171,25 +171,25 @@ def _runtime(made: OneNode) -> list[Any] | None:
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = ort.InferenceSession(made.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found: list[Any] = session.run(None, made.feeds)
-    return found
+    session = ort.InferenceSession(one_node.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    results: list[Any] = session.run(None, one_node.feeds)
+    return results
 
 
-def _evaluator(made: OneNode) -> list[Any] | None:
+def _evaluator(one_node: OneNode) -> list[Any] | None:
     from onnx.reference import ReferenceEvaluator
 
-    if made.opset < DECIDED:
+    if one_node.opset < DECIDED:
         return None
-    return list(ReferenceEvaluator(made.model).run(None, made.feeds))
+    return list(ReferenceEvaluator(one_node.model).run(None, one_node.feeds))
 
 
 # Export
 
 
-def _exported(made: OneNode, read: Graph, ys: list[Any], device: str, tolerance: Tolerance | None) -> str | None:
+def _exported(one_node: OneNode, read: Graph, ys: list[Any], device: str, tolerance: Tolerance | None) -> str | None:
     """Out at the same opset and in again; None below the opsets that are written."""
-    node, opset = made.node, made.opset
+    node, opset = one_node.node, one_node.opset
     if not node.domain and opset < FIRST_EXPORTED:
         return None
     try:
@@ -198,7 +198,7 @@ def _exported(made: OneNode, read: Graph, ys: list[Any], device: str, tolerance:
         if since != opset and _since(node, since) != _since(node, opset):
             return f"is written at opset {since} alone"
         onnx.checker.check_model(out)
-        again = list(Session(load_onnx(out), device=device, strategy=PLAIN).run(made.feeds).values())
+        again = list(Session(load_onnx(out), device=device, strategy=PLAIN).run(one_node.feeds).values())
     except MezzoError as error:
         return f"cannot be written: {(error.parts or (error,))[0].message}"
     except onnx.checker.ValidationError as error:
@@ -234,14 +234,14 @@ def _trained(graph: Graph, feeds: Mapping[str, Any], device: str, known: Known) 
     exact, wrong = known.gradients[key]
     if wrong or not exact:
         return wrong or None
-    made = finite.differentiated(graph, c.dys, tuple(exact))
+    backwards = finite.differentiated(graph, c.dys, tuple(exact))
     dys = {f"grad/dy {o}": _typed(dy, graph.types[o]) for o, dy in c.dys.items()}
-    found = Session(made, device=device, strategy=PLAIN).run({**feeds, **dys})
+    results = Session(backwards, device=device, strategy=PLAIN).run({**feeds, **dys})
     bits = [DType.of(x.dtype).bits for v in (*feeds.values(), *dys.values()) for x in finite.leaves(v)
             if isinstance(x, np.ndarray) and x.dtype.kind in "fV"]  # fmt: skip
     near = {64: 1e-6, 32: 1e-4, 16: 3e-2}.get(min(bits), 0.5)
     for name, dx in exact.items():
-        for a, b in zip(finite.leaves(found[f"grad/dx {name}"]), finite.leaves(dx), strict=True):
+        for a, b in zip(finite.leaves(results[f"grad/dx {name}"]), finite.leaves(dx), strict=True):
             finite_ones = np.isfinite(b)
             off = np.abs(a.astype(np.float64) - b)[finite_ones].max(initial=0)
             if not off <= near * max(1e-3, float(np.abs(b[finite_ones]).max(initial=0))):
@@ -252,22 +252,22 @@ def _trained(graph: Graph, feeds: Mapping[str, Any], device: str, known: Known) 
 def _exact(c: finite.Case) -> tuple[dict[str, Any], str]:
     """Gradients by name of input, and what is wrong with them; none where all are zero."""
     try:
-        found = finite.by_graph(c, c.graph)
+        slopes = finite.by_graph(c, c.graph)
     except UnsupportedModel:
         return {}, "" if _is_flat(c) else "has no derivative"
     for name in c.wrt:
-        if finite.disagreement(c, found, name, finite.numeric(c.graph, c.feeds, c.dys, name, MOVED)):
+        if finite.disagreement(c, slopes, name, finite.numeric(c.graph, c.feeds, c.dys, name, MOVED)):
             return {}, f"the gradient to {name} is not that of finite differences"
-    return found, ""
+    return slopes, ""
 
 
 def _is_flat(c: finite.Case) -> bool:
     """True if the derivative is zero wherever it exists. False if the outputs depend on exact values of the inputs."""
     try:
-        found = [pair for n in c.wrt for pair in finite.numeric(c.graph, c.feeds, c.dys, n, MOVED)]
+        slopes = [pair for n in c.wrt for pair in finite.numeric(c.graph, c.feeds, c.dys, n, MOVED)]
     except (MezzoError, ValueError):
         return False
-    return all(not slope[known].any() for slope, known in found)
+    return all(not slope[known].any() for slope, known in slopes)
 
 
 def _is_given(graph: Graph, name: str) -> bool:

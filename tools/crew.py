@@ -56,6 +56,7 @@ class Member:
     rank: int
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
+    kept: int | None = None  # descriptor of what outlives a server, so that it can be started again alone
 
     @property
     def name(self) -> str:
@@ -116,6 +117,7 @@ class Crew:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=() if member.kept is None else (member.kept,),
         )
         self._processes[member] = process
         self._running.add(member)
@@ -142,14 +144,17 @@ class Crew:
         killed = info.si_code != os.CLD_EXITED
         self._events.put(Ended(member, info.si_status + 128 * killed, killed))
 
-    def follow(self, grace: float) -> Outcome:
-        """Wait until all have ended."""
+    def follow(self, grace: float, again: Callable[[Ended], Member | None] = lambda ended: None) -> Outcome:
+        """Wait until all have ended. `again` may give a process to be started in the place of one that ended badly."""
         while any(m.role == "worker" for m in self._running):
             event = self._next(None)
             if isinstance(event, Asked):
                 self._end_all(grace, event.signal)
                 return Outcome(128 + event.signal if event.signal else 1, asked=event)
             if event is not None and event.code:
+                if another := again(event):
+                    self.start(another)
+                    continue
                 first = self._first(event)
                 if isinstance(first, Asked):
                     self._end_all(grace, first.signal)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ops import Tensor
+from ..ops.errors import InputError
 from ..runtime.backends.cuda.host import Aside, HostCopy, aside
 from ..runtime.compile.program import Program, ProgramStep, sharings
 from ..runtime.execution.instance import Instance
@@ -19,9 +20,14 @@ from .report import Report, Table
 
 
 def explain(
-    session: Session, feeds: Mapping[str, Any], parts: Sequence[str] = ("graph", "kernels", "memory")
+    session: Session,
+    feeds: Mapping[str, Any],
+    parts: Sequence[str] = ("graph", "kernels", "memory"),
+    *,
+    card: str = "",
 ) -> Report:
-    """Report on the program that these feeds take; runs it once to measure what the references allocate."""
+    """Report on the program that these feeds take; runs it once to measure what the references allocate. With the part
+    "time", what a model expects of it on a GPU: on a `card` of gpu_time.CARDS, or the usual one."""
     if session.device.runs:
         allocated = reference_bytes(session, feeds)
     else:  # a plan for a device that is not here
@@ -45,6 +51,14 @@ def explain(
         if "kernels" in parts:
             tables.append(_on_host(found))
             tables += _not_captured(session, feeds) if session.device.runs else []
+    if "time" in parts:
+        from .gpu_time import card_for, times_table
+
+        if not program.target.sm:
+            raise InputError("expected times are those of GPUs", hint="add --device gpu:0@sm_90")
+        about, table = times_table(program, card_for(program, card))
+        facts |= about
+        tables.append(table)
     if "graph" in parts:
         tables.append(_graph(session))
     if "kernels" in parts:

@@ -15,6 +15,7 @@ from ..ops.errors import ExecutionError, InputError
 from ..train.metrics import Metrics
 from ..train.shares import Share
 from ..train.trainer import Trainer
+from ..train.waits import Waits
 from .batches import ALL, Data
 from .curve import Epoch, History
 
@@ -66,6 +67,7 @@ class Course:
     epoch: int = 0  # that are over
     position: int = 0  # batches of the epoch that are over
     seconds: float = 0.0  # that the epoch has taken
+    waits: Waits = field(default_factory=Waits)
 
     @property
     def batches(self) -> int:
@@ -101,9 +103,8 @@ class Course:
         if not self.position:
             self.trainer.reset_metrics()
         former = self.trainer.metrics()
-        for feeds in self.data.shuffled(
-            self.batch, self.seed, self.epoch, first=self.position, whole=self.whole, share=self.share
-        ):
+        how: dict[str, Any] = {"first": self.position, "whole": self.whole, "share": self.share}
+        for feeds in self.waits.timed(self.data.shuffled(self.batch, self.seed, self.epoch, **how)):
             loss = self.trainer.step(feeds)
             self.position += 1
             self.seconds = perf_counter() - began

@@ -14,19 +14,21 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ..kvstore import secret
-from ..kvstore.environment import ATTEMPT, LOOPBACK, Environment, Role
+from ..kvstore.environment import ATTEMPT, INCARNATION, LOOPBACK, Environment, Role
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
 from ..runtime.environment import processors
-from .crew import Asked, Crew, Events, Member, Outcome
+from .crew import Asked, Crew, Ended, Events, Member, Outcome
 from .prefix import Printer
 
+AWAY = 30.0  # seconds for which a server that is started again may be away
 GRACE = 5.0  # seconds between asking a process to end and ending it
 USAGE = 2  # the exit code of a program that was called wrongly, which would be so again
 SCALES: dict[int, int] = {signal.SIGUSR1: -1, signal.SIGUSR2: 1}  # signals that ask for fewer or more workers
-TUNED = ("MEZZO_BIND", "MEZZO_KV_DEADLINE", "MEZZO_KV_MEMORY")  # as whoever launches has set them
+TUNED = ("MEZZO_BIND", "MEZZO_KV_DEADLINE", "MEZZO_KV_MEMORY", "MEZZO_KV_GRACE")  # as whoever launches has set them
 ROLE = (sys.executable, "-m", "mezzo.kvstore.role")  # a scheduler or server needs no script
 
 
@@ -38,12 +40,16 @@ class Scale:
     workers: int
 
 
-def members(command: Sequence[str], workers: int, servers: int, hosts: int = 1, attempt: int = 0) -> tuple[Member, ...]:
+def members(
+    command: Sequence[str], workers: int, servers: int, hosts: int = 1, attempt: int = 0, kept: bool = False
+) -> tuple[Member, ...]:
     """The processes of a job whose workers run `command`, at a port that is free now.
 
     `hosts` splits the workers into so many groups that take each other for other machines. Processors are shared out
     among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how
-    often the job was begun before. Raises InputError for numbers that make no job, and for a file that holds no key.
+    often the job was begun before. `kept`: what servers hold outlives them in memory without a name: `launch` can then
+    start one again alone, and closes it at the end. Raises InputError for numbers that make no job, and for a file that
+    holds no key.
 
     >>> [m.name for m in members(["true"], workers=2, servers=1)]
     ['scheduler', 'server 0', 'worker 0', 'worker 1']
@@ -59,15 +65,18 @@ def members(command: Sequence[str], workers: int, servers: int, hosts: int = 1, 
     elif not key:
         key = secret.fresh()  # no other process of this machine can join the job, or end it
     job = Environment("scheduler", (LOOPBACK, _free_port()), workers, servers, here, key=key, key_file=key_file)
+    job = replace(job, grace=AWAY if kept and servers else 0.0)
     inherited = {**os.environ, "PYTHONUNBUFFERED": "1", ATTEMPT: str(attempt)}
     inherited.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers)))
     if sys.stdout.isatty():  # what they write goes through a pipe, which has no width
         inherited.setdefault("COLUMNS", str(shutil.get_terminal_size().columns - len("[worker 00] ")))
 
     def member(role: Role, rank: int, host: str, command: Sequence[str]) -> Member:
-        given = job.as_role(role, None if role == "scheduler" else rank, host).variables()
-        mine = {n: v for n, v in given.items() if n not in TUNED or n not in os.environ}
-        return Member(role, rank, tuple(command), {**inherited, **mine})
+        mine = job.as_role(role, None if role == "scheduler" else rank, host)
+        if kept and role == "server":
+            mine = replace(mine, kept=os.memfd_create("mezzo server", os.MFD_CLOEXEC))
+        given = {n: v for n, v in mine.variables().items() if n not in TUNED or n not in os.environ}
+        return Member(role, rank, tuple(command), {**inherited, **given}, mine.kept)
 
     names = [f"{here}/{i}" if hosts > 1 else here for i in range(hosts)]
     return (
@@ -106,35 +115,61 @@ def launch(
 
     Where `job` is a function, it makes the processes anew for each attempt: after a failure (but not exit code 2, which
     programs have for wrong arguments), at most `restarts` times, and with one worker fewer or more, beginning with
-    `workers`, when SIGUSR1 or SIGUSR2 asks for it.
+    `workers`, when SIGUSR1 or SIGUSR2 asks for it. A server that a signal has ended, and whose memory is kept, is
+    started again alone, which counts as a restart.
     """
     if not hasattr(os, "killpg"):
         raise MissingPackage("this system has no process groups", where="launch", hint="it needs Linux or macOS")
     scale, events = Scale(0, workers), Events()
+
+    def again(ended: Ended) -> Member | None:
+        """A server that has not failed by itself goes on where it was."""
+        nonlocal restarts
+        member = ended.member
+        if not ended.killed or member.kept is None or not restarts:
+            return None
+        restarts -= 1
+        _say(f"{ended}; it starts again with what it had; {_further(restarts)}")
+        times = str(int(member.environment.get(INCARNATION, "0")) + 1)
+        return replace(member, environment={**member.environment, INCARNATION: times})
+
     with _heard(events, (signal.SIGINT, signal.SIGTERM, *(SCALES if callable(job) else ()))):
         while True:
-            ended = _attempt(job(scale) if callable(job) else job, events, grace, bare)
+            ended = _attempt(job(scale) if callable(job) else job, events, grace, bare, again)
             if ended.asked is not None and ended.asked.signal in SCALES:
                 wanted = max(1, scale.workers + SCALES[ended.asked.signal])
                 scale = Scale(scale.attempt + 1, wanted)
                 _say(f"all start again, with {wanted} worker{'s' * (wanted > 1)}")
             elif ended.first is not None and ended.code != USAGE and restarts > 0:
                 restarts, scale = restarts - 1, Scale(scale.attempt + 1, scale.workers)
-                _say(f"all start again; {restarts} more restart{'s' * (restarts != 1)} would follow")
+                _say(f"all start again; {_further(restarts)}")
             else:
                 return ended.code
 
 
-def _attempt(job: Sequence[Member], events: Events, grace: float, bare: Collection[str]) -> Outcome:
+def _further(restarts: int) -> str:
+    return f"{restarts} more restart{'s' * (restarts != 1)} would follow"
+
+
+def _attempt(
+    job: Sequence[Member],
+    events: Events,
+    grace: float,
+    bare: Collection[str],
+    again: Callable[[Ended], Member | None],
+) -> Outcome:
     """Run the processes of a job to their end."""
     with Printer([m.name for m in job], lambda: events.put(Asked(0)), bare) as printer:
         crew = Crew(events, printer)
         try:
             for member in job:
                 crew.start(member)
-            return crew.follow(grace)
+            return crew.follow(grace, again)
         finally:
             crew.close(grace)
+            for member in job:
+                if member.kept is not None:
+                    os.close(member.kept)
 
 
 def _say(text: str) -> None:

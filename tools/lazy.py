@@ -22,6 +22,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "caches": ("runtime.caches", "caches"),
     "callbacks": ("train.callbacks", ""),
     "cpu": ("nd.place", "cpu"),
+    "data": ("data", ""),
     "generate": ("tools.generate", "generate"),
     "gluon": ("gluon", ""),
     "gpu": ("nd.place", "gpu"),

@@ -69,7 +69,7 @@ def load(
     fuse: bool = False,
     threads: int | None = None,
     onednn: bool = True,
-    precision: str = "fp32",
+    precision: str = "auto",
     calibration: Iterable[Feeds | Array | Sequence[Array]] | None = None,
     buckets: Mapping[str, Sequence[int]] | Literal["auto"] | None = None,
     seed: int = 0,
@@ -95,7 +95,7 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget)
+    model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget, mapped=True)
     if precision == "int8":
         if calibration is None:
             raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")
@@ -120,7 +120,7 @@ def load(
         fuse=fuse,
         threads=threads,
         onednn=onednn,
-        precision="fp32" if precision == "int8" else precision,
+        precision="auto" if precision == "int8" else precision,
         buckets=buckets,
         seed=seed,
         name=file_name(source),

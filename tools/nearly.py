@@ -65,18 +65,18 @@ class Nearly:
                 continue
             if self._worlds is None:
                 self._worlds = self._off_by_a_little(any(_whole(r) for r in results.values()))
-            found = _apart(result, exact, [w[name] for w in self._worlds], least)
-            if not found.agrees:
-                yield name, found
+            gap = _apart(result, exact, [w[name] for w in self._worlds], least)
+            if not gap.agrees:
+                yield name, gap
 
     def _off_by_a_little(self, whole: bool) -> list[dict[str, Any]]:
         noise = max((NOISE.get(k, FLOAT32) for k in self.kinds), default=FLOAT32)
         rng = np.random.default_rng(77)
         shaken = partial(_shaken, max(noise, ROUNDING) if whole else noise, rng)
-        found = [self._answer(_doubled(self.graph, shaken), shaken) for _ in range(WORLDS)]
+        answers = [self._answer(_doubled(self.graph, shaken), shaken) for _ in range(WORLDS)]
         with suppress(MezzoError):  # references may take no mixed types, as kernels do
-            found.append(self._answer(self.graph, _same))
-        return found
+            answers.append(self._answer(self.graph, _same))
+        return answers
 
     def _answer(self, graph: Graph, change: Callable[[Any], Any]) -> dict[str, Any]:
         """The outputs, node by node: what a reference makes of a narrower type is changed before others read it."""
@@ -101,33 +101,33 @@ def _whole(result: Any) -> bool:
     return isinstance(result, np.ndarray) and result.dtype.kind in "iub"
 
 
-def _apart(found: Any, exact: Any, worlds: Sequence[Any], least: float) -> Gap:
+def _apart(ours: Any, exact: Any, worlds: Sequence[Any], least: float) -> Gap:
     if isinstance(exact, list):
-        if not isinstance(found, list) or len(found) != len(exact):
-            return Gap(np.inf, 0.0, f"{type(found).__name__} here, a list of {len(exact)} meant")
+        if not isinstance(ours, list) or len(ours) != len(exact):
+            return Gap(np.inf, 0.0, f"{type(ours).__name__} here, a list of {len(exact)} meant")
         sides = [[w[i] for w in worlds if len(w) > i] for i in range(len(exact))]
-        gaps = [_apart(f, e, s, least) for f, e, s in zip(found, exact, sides, strict=True)]
+        gaps = [_apart(f, e, s, least) for f, e, s in zip(ours, exact, sides, strict=True)]
         return max(gaps, key=lambda g: (bool(g.unlike), not g.agrees, g.error), default=Gap(0.0))
-    if exact is None or found is None or not isinstance(exact, np.ndarray):
-        return Gap(0.0) if type(found) is type(exact) else Gap(np.inf, 0.0, f"{found!r} here, {exact!r} meant")
+    if exact is None or ours is None or not isinstance(exact, np.ndarray):
+        return Gap(0.0) if type(ours) is type(exact) else Gap(np.inf, 0.0, f"{ours!r} here, {exact!r} meant")
     if any(w.shape != exact.shape for w in worlds):
         return Gap(0.0)  # rounding decides of the shape
-    found = np.asarray(found)
-    if found.shape != exact.shape:
-        return Gap(np.inf, 0.0, f"shape {list(found.shape)} here, {list(exact.shape)} meant")
-    if found.dtype.kind in "OUS" or not (DType.of(found.dtype).floating or found.dtype.kind == "c"):
-        wrong = np.asarray(found != exact)
+    ours = np.asarray(ours)
+    if ours.shape != exact.shape:
+        return Gap(np.inf, 0.0, f"shape {list(ours.shape)} here, {list(exact.shape)} meant")
+    if ours.dtype.kind in "OUS" or not (DType.of(ours.dtype).floating or ours.dtype.kind == "c"):
+        wrong = np.asarray(ours != exact)
         for world in worlds:
             wrong &= world == exact
         return Gap(float(wrong.mean()) if wrong.size else 0.0)
-    return _off(found, exact, worlds, max(least, usual(DType.of(found.dtype))))
+    return _off(ours, exact, worlds, max(least, usual(DType.of(ours.dtype))))
 
 
-def _off(found: Array, exact: Array, worlds: Sequence[Array], tolerance: float) -> Gap:
+def _off(ours: Array, exact: Array, worlds: Sequence[Array], tolerance: float) -> Gap:
     wide = np.complex128 if exact.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
-        got, want = found.astype(wide), exact.astype(found.dtype).astype(wide)  # what is too large is infinite
-        others = [w.astype(found.dtype).astype(wide) for w in worlds]
+        got, want = ours.astype(wide), exact.astype(ours.dtype).astype(wide)  # what is too large is infinite
+        others = [w.astype(ours.dtype).astype(wide) for w in worlds]
         same = (got == want) | ((got != got) & (want != want))
         apart = np.abs(got - want)
         spread = np.zeros(want.shape)
@@ -161,10 +161,10 @@ def _narrow(x: Any) -> Any:
 def _shaken(noise: float, rng: Any, x: Any) -> Any:
     if isinstance(x, list):
         return [_shaken(noise, rng, v) for v in x]
-    made = _wide(x)
-    if not (isinstance(made, np.ndarray) and made.dtype == np.float64):
-        return made
-    return made * (1 + noise * rng.choice((-1.0, -0.5, 0.5, 1.0), made.shape))
+    wide = _wide(x)
+    if not (isinstance(wide, np.ndarray) and wide.dtype == np.float64):
+        return wide
+    return wide * (1 + noise * rng.choice((-1.0, -0.5, 0.5, 1.0), wide.shape))
 
 
 def _doubled(graph: Graph, change: Callable[[Any], Any]) -> Graph:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import zipfile
@@ -13,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..data.csv_table import number, rows_of
 from ..ops import MezzoError, Tensor
 from ..ops.errors import BudgetError, InputError
 from ..ops.types import Array
 from .batches import TARGET, Data, Reading, numbered
 
+COLUMNS = "mend the cell; --input NAME=COLUMN,... chooses columns, --target the one that is asked for"
 USUAL = ("target", "label", "labels", "class", "y")  # where the target is looked for
 
 
@@ -28,7 +29,7 @@ def table(path: Path, how: Reading) -> Data:
         raise InputError(
             "no data" if kind else f"{path.suffix or 'a file without ending'!r} is no kind of data",
             where=str(path),
-            hint=f"give a file {', '.join(KINDS)}, or a folder with a folder of images for each class",
+            hint=f"give a file {', '.join([*KINDS, '.rec'])}, or a folder with a folder of images for each class",
         )
     if how.size or how.scale is not None or how.mean or how.std:
         raise InputError("--size, --scale, --mean and --std are for images", where=str(path), hint="leave them out")
@@ -87,26 +88,19 @@ def _npz_sizes(path: Path) -> dict[str, int]:
 def _csv(path: Path, how: Reading) -> Data:
     """Numbers under a header; the columns that are not the target are those of the only input, in their order."""
     _in_memory(6 * path.stat().st_size, path)  # two characters are at least one number, which takes 8 bytes, then 4
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        separator = max(",;\t", key=file.readline().count)
-        file.seek(0)
-        rows = csv.reader(file, delimiter=separator)
-        header = [name.strip() for name in next(rows, [])]
-        named = _target_names(path, how, header)
-        columns = _columns(path, how, [n for n in header if n not in named], header)
-        numbers = {n: (array("d"), [header.index(c) for c in wanted]) for n, wanted in columns.items()}
-        asked, texts = array("d"), dict[str, int]()
-        for row in rows:
-            if not row:
-                continue
-            where = f"{path}, line {rows.line_num}"
-            if len(row) != len(header):
-                raise InputError(f"{len(row)} cells under a header of {len(header)}", where=where, hint="mend the line")
-            for into, places in numbers.values():
-                into.extend(_number(row[at], where, header[at]) for at in places)
-            for name in named:
-                cell = row[header.index(name)].strip()
-                asked.append(texts.setdefault(cell, len(texts)) if how.asked is None else _number(cell, where, name))
+    header, rows = rows_of(path)
+    named = _target_names(path, how, header)
+    columns = _columns(path, how, [n for n in header if n not in named], header)
+    numbers = {n: (array("d"), [header.index(c) for c in wanted]) for n, wanted in columns.items()}
+    asked, texts = array("d"), dict[str, int]()
+    for where, row in rows:
+        for into, places in numbers.values():
+            into.extend(number(row[at], where, header[at], COLUMNS) for at in places)
+        for name in named:
+            cell = row[header.index(name)].strip()
+            asked.append(
+                texts.setdefault(cell, len(texts)) if how.asked is None else number(cell, where, name, COLUMNS)
+            )
     if not asked:
         raise InputError("no rows below the header", where=str(path), hint="the first line names the columns")
     count, column = len(asked) // len(named), f"{path}, column {', '.join(named)}"
@@ -129,20 +123,6 @@ def _columns(path: Path, how: Reading, left: Sequence[str], header: Sequence[str
     if len(how.inputs) == 1 and not how.sources:
         return {name: tuple(left) for name in how.inputs}
     return {n: _present(path, how.sources.get(n, (n,)), header, f"the columns of the input {n!r}") for n in how.inputs}
-
-
-def _number(text: str, where: str, name: str) -> float:
-    try:
-        number = float(text)
-        if math.isfinite(number):
-            return number
-    except ValueError:
-        pass
-    raise InputError(
-        f"{text!r} under {name!r} is no number",
-        where=where,
-        hint="mend the cell; --input NAME=COLUMN,... chooses columns, --target the one that is asked for",
-    )
 
 
 def _target_names(path: Path, how: Reading, present: Sequence[str]) -> tuple[str, ...]:

@@ -212,6 +212,7 @@ def _report(model: Path, course: Course, how: Settings, notes: Mapping[str, Any]
         "updates": trainer.updates,
         "seconds": round(seconds, 2),
         "samples_per_second": round(len(course.data) * course.epoch / max(seconds, 1e-9), 1),
+        "waiting_for_data": f"{course.waits.share:.0%} of the time",
         "written": str(how.output),
         "written_bytes": how.output.stat().st_size,
         **check_export(course, how.output, how.loss, how.threads),

@@ -27,25 +27,25 @@ def digest(graph: Graph, without: Iterable[str] = (), *also: object) -> str:
     """Return a digest of what a graph computes: its nodes and its constants. Of states, and of the constants in
     `without`, only the types count."""
     first = {*(s.input for s in graph.states), *without}
-    made = blake2b(f"{also} {graph.inputs} {graph.outputs} {graph.states}".encode(), digest_size=16)
+    digest = blake2b(f"{also} {graph.inputs} {graph.outputs} {graph.states}".encode(), digest_size=16)
     for node in graph.nodes:
         attrs = sorted((a, str(v)) for a, v in node.attrs.items())
-        made.update(f"{node.domain} {node.op} {node.inputs} {node.outputs} {attrs}".encode())
+        digest.update(f"{node.domain} {node.op} {node.inputs} {node.outputs} {attrs}".encode())
     for name, array in sorted(graph.initializers.items()):
-        made.update(f"{name} {type_of(array)}".encode())
+        digest.update(f"{name} {type_of(array)}".encode())
         if name not in first:
-            made.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else str(array).encode())
-    return str(made.hexdigest())
+            digest.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else str(array).encode())
+    return str(digest.hexdigest())
 
 
 def code() -> str:
     """The version of this package, and a digest of the code that makes a step: two checkouts may have one version."""
-    made, root = blake2b(digest_size=8), Path(__file__).resolve().parent.parent
+    digest, root = blake2b(digest_size=8), Path(__file__).resolve().parent.parent
     for folder in CODE:
         for path in sorted((root / folder).rglob("*.py")):
-            made.update(str(path.relative_to(root)).encode())
-            made.update(path.read_bytes())
-    return f"{__version__} ({made.hexdigest()})"
+            digest.update(str(path.relative_to(root)).encode())
+            digest.update(path.read_bytes())
+    return f"{__version__} ({digest.hexdigest()})"
 
 
 def agree(store: KVStore, prefix: str, facts: Mapping[str, str]) -> None:

@@ -83,9 +83,9 @@ def mixed(graph: Graph, policy: Policy, weights: AbstractSet[str] = frozenset())
         if not name or not is_float(name) or (name in low) == (dtype is policy.dtype):
             return name
         if (name, dtype) not in casts:
-            made = fresh(f"{name}:{dtype}", taken)
-            nodes.append(Node("Cast", (name,), (made,), {"to": dtype.onnx}, name=made))
-            casts[name, dtype] = made
+            copy = fresh(f"{name}:{dtype}", taken)
+            nodes.append(Node("Cast", (name,), (copy,), {"to": dtype.onnx}, name=copy))
+            casts[name, dtype] = copy
         return casts[name, dtype]
 
     def wide(name: str) -> str:

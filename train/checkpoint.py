@@ -90,11 +90,11 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
     except _UNREADABLE as error:
         for run in runs(where):
             with suppress(*_UNREADABLE):
-                found = _read(where, _kept(run))
+                checkpoint = _read(where, _kept(run))
                 warnings.warn(
                     f"{where}: the newest checkpoint is damaged ({error}); that of run {run} is whole", stacklevel=3
                 )
-                return found
+                return checkpoint
         raise ModelError(
             f"no checkpoint can be read: {error}",
             where=str(where),
@@ -131,8 +131,8 @@ def _read(where: Path, name: str) -> Checkpoint:
 
 def runs(folder: str | os.PathLike[str]) -> list[int]:
     """The runs of the checkpoints that a folder keeps beside the newest's manifest, the newest first."""
-    found = (re.fullmatch(r"checkpoint-(\d+)\.json", path.name) for path in Path(folder).glob(_kept("*")))
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = (re.fullmatch(r"checkpoint-(\d+)\.json", path.name) for path in Path(folder).glob(_kept("*")))
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def kept(folder: str | os.PathLike[str], run: int, keep: int) -> list[int]:

@@ -133,12 +133,12 @@ class Exchange:
 
     def buffer(self, key: str, type: Tensor) -> Array:
         """The array of the store in which the gradient of a parameter lies."""
-        found = self._buffers.get(key)
-        if found is None:
-            found = self._buffers[key] = self.store.empty(type.sizes, type.dtype.numpy)
-        elif type_of(found) != type.forget():
-            raise InputError(f"the gradient is {type}, and was {type_of(found)} before", where=f"key {key!r}")
-        return found
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            buffer = self._buffers[key] = self.store.empty(type.sizes, type.dtype.numpy)
+        elif type_of(buffer) != type.forget():
+            raise InputError(f"the gradient is {type}, and was {type_of(buffer)} before", where=f"key {key!r}")
+        return buffer
 
     def emit(self, key: str) -> None:
         """The gradient is final."""

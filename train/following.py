@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ..ops.errors import InputError
 from .metrics import Metrics, StepMetrics
+from .waits import Waits
 
 PARTS = ("data", "steps", "validation", "callbacks")
 
@@ -64,10 +65,10 @@ class Run:
     def value(self, watch: str) -> float:
         """A number of this epoch: of the validation, if there is one. `train/` before the name asks for the other."""
         name = watch.removeprefix("train/")
-        found = self.metrics if name != watch or self.validation is None else self.validation
-        if found is None:
+        metrics = self.metrics if name != watch or self.validation is None else self.validation
+        if metrics is None:
             raise InputError(f"there is no {watch!r} before an epoch has ended", where="Run.value")
-        return found.value(name)
+        return metrics.value(name)
 
 
 # What Keras, Lightning and MXNet's estimator call them.
@@ -151,18 +152,18 @@ def states_of(callbacks: Sequence[Callback]) -> dict[str, Any]:
 
 
 def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
-    found: dict[str, Callback] = {}
+    by_name: dict[str, Callback] = {}
     for callback in callbacks:
         if not hasattr(callback, "state_dict"):
             continue  # it has all methods that are told something, and is no subclass
         kind = type(callback).__name__
         name = kind = f"{kind} of {callback.watch}" if hasattr(callback, "watch") else kind
         number = 1
-        while name in found:
+        while name in by_name:
             number += 1
             name = f"{kind} {number}"
-        found[name] = callback
-    return found
+        by_name[name] = callback
+    return by_name
 
 
 def follow(
@@ -178,7 +179,8 @@ def follow(
     """Go through all epochs: the loop of every fit. `begin` starts the metrics of an epoch, `step` learns from a batch,
     `ended` tells the metrics of the epoch and `validated` those of other data.
 
-    A stop in the middle of an epoch ends it there: its metrics count, `epoch_end` is not called.
+    A stop in the middle of an epoch ends it there: its metrics count, `epoch_end` is not called. Batches that hold the
+    training back are warned of at the end, with the remedy.
     """
 
     def tell(what: str) -> None:
@@ -191,13 +193,15 @@ def follow(
             raise InputError(
                 f"{type(callback).__name__} has no {lacking[0]}", where="callbacks=", hint="inherit from Callback"
             )
+    waits, source = Waits(), None
     tell("fit_begin")
     try:
         for epoch in range(run.epochs):
             run.epoch = epoch
             begin()
             tell("epoch_begin")
-            for batch in _until(run, batches(epoch)):
+            source = batches(epoch)
+            for batch in _until(run, waits.timed(source)):
                 run.batch = batch
                 run.step += 1
                 tell("step_begin")
@@ -215,6 +219,7 @@ def follow(
                 break
     finally:
         tell("fit_end")
+    waits.warn(source)
     return run
 
 

@@ -59,14 +59,14 @@ def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | N
     weight, bias, product = (fresh(f"{name}/{part}", taken) for part in ("weight", "bias", "product"))
     bound = np.sqrt(6 / (count + size))
     drawn = np.random.default_rng(seed).uniform(-bound, bound, (count, size))
-    made: Mapping[str, Array] = {
+    weights: Mapping[str, Array] = {
         weight: drawn.astype(known.dtype.numpy),
         bias: np.zeros(size, known.dtype.numpy),
     }
     nodes += [Node("MatMul", (value, weight), (product,)), Node("Add", (product, bias), (name,))]
     kept = _without(graph, name, fresh(f"{name}/former", taken))
     types = {n: t for n, t in kept.types.items() if n != name}
-    grown = kept.but(nodes=(*kept.nodes, *nodes), initializers={**kept.initializers, **made}, types=types)
+    grown = kept.but(nodes=(*kept.nodes, *nodes), initializers={**kept.initializers, **weights}, types=types)
     return infer(prune(grown)).verify()
 
 

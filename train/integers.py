@@ -108,8 +108,8 @@ class _Edit:
         return name
 
     def graph(self) -> Graph:
-        made = {o for n in self.nodes for o in n.outputs}
-        types = {n: t for n, t in self.source.types.items() if n in made or n in self.source.inputs}
+        computed = {o for n in self.nodes for o in n.outputs}
+        types = {n: t for n, t in self.source.types.items() if n in computed or n in self.source.inputs}
         return prune(self.source.but(nodes=tuple(self.nodes), initializers=self.constants, types=types))
 
 

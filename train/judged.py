@@ -46,8 +46,8 @@ def terms_of(graph: Graph, loss: Asked, output: str | None) -> tuple[Term, ...]:
     """Return the terms of a loss: one loss of one output, fed as `target`; or losses by output (or tuple of outputs),
     each with an optional weight before it, fed as `OUTPUT_target`. Raises InputError for a loss that does not fit."""
     if not isinstance(loss, Mapping):
-        found = _loss(loss, 1)
-        return (Term((output_of(graph, output),), found, TARGET if found.target else ""),)
+        judge = _loss(loss, 1)
+        return (Term((output_of(graph, output),), judge, TARGET if judge.target else ""),)
     if output is not None:
         raise InputError("an output beside losses by output", where="output=", hint="leave one of them out")
     if not loss:
@@ -60,16 +60,16 @@ def terms_of(graph: Graph, loss: Asked, output: str | None) -> tuple[Term, ...]:
         weight, named = given if isinstance(given, tuple) else (1.0, given)
         if not isinstance(weight, int | float) or not np.isfinite(weight):
             raise InputError(f"the weight {weight!r}", where=f"loss of {key!r}", hint="give (weight, loss)")
-        found, label = _loss(named, len(outputs)), "_".join(outputs)
-        terms.append(Term(outputs, found, f"{label}_target" if found.target else "", float(weight), label))
+        judge, label = _loss(named, len(outputs)), "_".join(outputs)
+        terms.append(Term(outputs, judge, f"{label}_target" if judge.target else "", float(weight), label))
     return tuple(terms)
 
 
 def _loss(named: Named, outputs: int) -> Loss:
     """A loss; a function that takes no more than the outputs has no target."""
     if isinstance(named, str | Loss) or not callable(named):
-        found = loss_named(named)
-        return found.anew() if found.anew else found
+        judge = loss_named(named)
+        return judge.anew() if judge.anew else judge
     try:
         places = signature(named).parameters.values()
     except (TypeError, ValueError):
@@ -116,7 +116,7 @@ def judged(graph: Graph, terms: Sequence[Term], sample_weights: bool = False) ->
     states[SEEN] = states[SEEN][0], g.Add(seen, count)
     first = {n: a for n, (a, _) in states.items()}
     types = {n: t for n, t in g.types.items() if n not in first}
-    made = graph.but(
+    whole = graph.but(
         inputs=(*graph.inputs, *inputs),
         outputs=(total,),
         nodes=(*graph.nodes, *g.nodes()),
@@ -124,7 +124,7 @@ def judged(graph: Graph, terms: Sequence[Term], sample_weights: bool = False) ->
         types={**types, **{n: type_of(a) for n, a in first.items()}},
         states=(*graph.states, *(State(n, n, after) for n, (_, after) in states.items())),
     )
-    return made, total
+    return whole, total
 
 
 def _floats(graph: Graph, g: TypedBuilder, term: Term, output: str) -> str:
@@ -133,8 +133,8 @@ def _floats(graph: Graph, g: TypedBuilder, term: Term, output: str) -> str:
     known = graph.types[value]
     if not isinstance(known, Tensor) or not known.dtype.floating:
         raise InputError(f"the output {output!r} is {known}", where=graph.name, hint="a loss needs floats")
-    made: str = g.Cast(value, to=DType.FLOAT.onnx) if known.dtype.narrow else value
-    return made
+    wide: str = g.Cast(value, to=DType.FLOAT.onnx) if known.dtype.narrow else value
+    return wide
 
 
 def _input(graph: Graph, g: TypedBuilder, name: str, kind: Tensor, inputs: list[str]) -> str:
@@ -259,10 +259,10 @@ def measures_of(terms: Sequence[Term], asked: Sequence[Measured] | Mapping[str, 
             raise InputError("of which output?", where="metrics=", hint='give {"output": ["accuracy"]}')
         asked = {terms[0].name: asked}
     by_name = {t.name: t for t in terms}
-    found: list[tuple[Term, list[Metric]]] = []
+    measures: list[tuple[Term, list[Metric]]] = []
     for name, metrics in asked.items():
         term = by_name.get(name) or next((t for t in terms if name in t.outputs), None)
         if term is None or not term.target:
             raise InputError(f"no loss compares {name!r} with a target", where="metrics=")
-        found.append((term, metrics_named(metrics)))
-    return found
+        measures.append((term, metrics_named(metrics)))
+    return measures

@@ -73,10 +73,10 @@ def weights(graph: Graph, *, scales: bool = False) -> list[str]:
     """The initialisers of a graph that may learn, and from which floats lead to one of its outputs; with `scales` those
     of quantised numbers too."""
     graph = infer(graph)
-    found, _ = _candidates(graph, scales)
+    candidates, _ = _candidates(graph, scales)
     through = infer(straight_through(graph))
     leads = _leading(through, [o for o in graph.outputs if differentiable(graph.types[o])])
-    return [n for n in found if n in leads]
+    return [n for n in candidates if n in leads]
 
 
 def learning(
@@ -94,37 +94,37 @@ def learning(
     is left out then without a gradient telling so later. Raises InputError for a pattern that fits nothing, and
     UnsupportedModel listing the operators between weights and losses that have no derivative.
     """
-    found, frozen = _candidates(graph, scales)
+    learned, frozen = _candidates(graph, scales)
     guessed = {n for n, reason in frozen.items() if reason == INPUT or _looks(graph, n, reason)}
     if train is not None:
-        asked = _named(graph, train, found, frozen)
+        asked = _named(graph, train, learned, frozen)
         frozen = {n: r for n, r in frozen.items() if n not in asked}
-        frozen |= {n: UNASKED for n in found if n not in asked}
-        found, guessed = asked, set()
+        frozen |= {n: UNASKED for n in learned if n not in asked}
+        learned, guessed = asked, set()
     for pattern in freeze:
-        _fits(graph, pattern, [*found, *frozen])
-    held = {n for n in (*found, *guessed) if any(fnmatchcase(n, p) for p in freeze)}
+        _fits(graph, pattern, [*learned, *frozen])
+    held = {n for n in (*learned, *guessed) if any(fnmatchcase(n, p) for p in freeze)}
     frozen |= dict.fromkeys(held, REFUSED)
-    found, guessed = [n for n in found if n not in held], guessed - held
+    learned, guessed = [n for n in learned if n not in held], guessed - held
     if train is None:
-        stuck = _stuck(judged, found)
-        reached = _reached(judged, losses, [n for n in found if n not in stuck])
-        for name in found:
+        stuck = _stuck(judged, learned)
+        reached = _reached(judged, losses, [n for n in learned if n not in stuck])
+        for name in learned:
             if name not in reached:
                 frozen[name] = stuck.get(name) or _unreached(judged, losses, name)
                 if frozen[name] not in (INTEGERS, APART):
                     guessed.add(name)
-        found = [n for n in found if n in reached]
+        learned = [n for n in learned if n in reached]
     order = [n for n in graph.initializers if n in guessed]
-    return Learning(tuple(found), frozen, tuple(order))
+    return Learning(tuple(learned), frozen, tuple(order))
 
 
-def _named(graph: Graph, train: Sequence[str], found: Sequence[str], frozen: Mapping[str, str]) -> list[str]:
+def _named(graph: Graph, train: Sequence[str], learned: Sequence[str], frozen: Mapping[str, str]) -> list[str]:
     """Return the names that match the patterns of `train`: those of weights, or else of other floats."""
     asked: set[str] = set()
     for pattern in train:
-        _fits(graph, pattern, [*found, *frozen])
-        fitting = [n for n in found if fnmatchcase(n, pattern)]
+        _fits(graph, pattern, [*learned, *frozen])
+        fitting = [n for n in learned if fnmatchcase(n, pattern)]
         rest = [n for n in frozen if fnmatchcase(n, pattern) and frozen[n] != STATISTICS]
         if not (fitting or rest):
             raise InputError(f"{pattern!r} names {STATISTICS}, which are states", where="train=", hint="leave them out")
@@ -146,8 +146,8 @@ def _candidates(graph: Graph, scales: bool) -> tuple[list[str], dict[str, str]]:
     uses = _uses(graph)
     statistics = {i for _, n in graph.walk() for i in statistics_of(n)}
     states, inputs, said = {s.input for s in graph.states}, {*graph.inputs}, specs(graph)
-    made = {o for n in graph.nodes for o in n.outputs}
-    found: list[str] = []
+    computed = {o for n in graph.nodes for o in n.outputs}
+    learned: list[str] = []
     frozen: dict[str, str] = {}
     for name, array in graph.initializers.items():
         if name in states or not DType.of(array.dtype).floating:
@@ -163,21 +163,21 @@ def _candidates(graph: Graph, scales: bool) -> tuple[list[str], dict[str, str]]:
             reason = INPUT
         elif _scales(graph, name, uses):
             if scales:
-                found.append(name)
+                learned.append(name)
                 continue
             reason = SCALE
         elif not _moves_floats(graph, name, uses):
             reason = INTEGERS
         elif not kind and _masks(array, name, uses):
             reason = MASK
-        elif not array.size or (array.size == 1 and not kind and _is_number(graph, name, uses, said, made)):
+        elif not array.size or (array.size == 1 and not kind and _is_number(graph, name, uses, said, computed)):
             reason = NUMBER
         else:
-            found.append(name)
+            learned.append(name)
             continue
         frozen[name] = reason
     frozen |= {n.outputs[0]: LITERAL for n in graph.nodes if _is_literal(n)}
-    return found, frozen
+    return learned, frozen
 
 
 def _is_literal(node: Node) -> bool:
@@ -199,16 +199,16 @@ def _plain_name(graph: Graph, name: str) -> bool:
 def _uses(graph: Graph) -> dict[str, list[tuple[Node, int]]]:
     """Return the nodes that read each value, with the input index (-1: the output of a body); nodes of bodies
     included."""
-    found: dict[str, list[tuple[Node, int]]] = {}
+    uses: dict[str, list[tuple[Node, int]]] = {}
     for _, node in graph.walk():
         for i, name in enumerate(node.inputs):
             if name:
-                found.setdefault(name, []).append((node, i))
+                uses.setdefault(name, []).append((node, i))
     for _, node in graph.walk():
         for body in node.bodies.values():
             for name in body.outputs:
-                found.setdefault(name, []).append((node, -1))
-    return found
+                uses.setdefault(name, []).append((node, -1))
+    return uses
 
 
 Uses = Mapping[str, Sequence[tuple[Node, int]]]
@@ -249,14 +249,14 @@ def _masks(array: Array, name: str, uses: Uses) -> bool:
     return binary and all(node.record.tree is not None for node, _ in uses[name])
 
 
-def _is_number(graph: Graph, name: str, uses: Uses, said: Mapping[str, str], made: set[str]) -> bool:
+def _is_number(graph: Graph, name: str, uses: Uses, said: Mapping[str, str], computed: set[str]) -> bool:
     """True if an array of one element is a plain number of the arithmetic, not a weight. Files of PyTorch tell by its
     name; elsewhere all its readers must be elementwise operators."""
     ndim = graph.initializers[name].ndim
     if said:  # parameters are listed, what the exporter makes has plain identifiers
         return name.isidentifier()
     if graph.metadata.get(PRODUCER, "").startswith("pytorch"):
-        return name.startswith(("/", "onnx::")) or name.isdigit() or (not ndim and name.rpartition(".")[0] in made)
+        return name.startswith(("/", "onnx::")) or name.isdigit() or (not ndim and name.rpartition(".")[0] in computed)
     return not ndim or all(node.record.tree is not None for node, _ in uses[name])
 
 
@@ -285,13 +285,13 @@ def _leading(graph: Graph, ends: Iterable[str]) -> set[str]:
 def _stuck(graph: Graph, names: Sequence[str]) -> dict[str, str]:
     """The arrays that an operator without a derivative reads itself: what it would do with their gradients nobody
     knows."""
-    asked, found = set(names), dict[str, str]()
+    asked, stuck = set(names), dict[str, str]()
     for node in graph.nodes:
         mine = asked.intersection(node.inputs)
         floats = any(differentiable(graph.types[o]) for o in node.outputs if o)
         if mine and floats and not has_derivative(node, graph.types):
-            found |= dict.fromkeys(mine, f"{node.place} reads it, which has no derivative")
-    return found
+            stuck |= dict.fromkeys(mine, f"{node.place} reads it, which has no derivative")
+    return stuck
 
 
 def _reached(graph: Graph, losses: Sequence[str], names: Sequence[str]) -> set[str]:
@@ -332,10 +332,10 @@ def says(graph: Graph) -> Iterator[str]:
             "weight, or folded into others or merged with equal ones, which optimize=False leaves alone"
         )
     elif not said and graph.metadata.get(PRODUCER, "").startswith("pytorch"):
-        made = [n for n in graph.initializers if n.startswith("onnx::") and graph.initializers[n].size > 1]
-        if made:
+        folded = [n for n in graph.initializers if n.startswith("onnx::") and graph.initializers[n].size > 1]
+        if folded:
             yield (
-                f"{_few(made)} {_are(made)} made by the exporter of others (batch normalisation folded into "
+                f"{_few(folded)} {_are(folded)} made by the exporter of others (batch normalisation folded into "
                 "convolutions, matrices transposed, weights that were tied apart); export with "
                 "training=TrainingMode.TRAINING and do_constant_folding=False"
             )

@@ -130,7 +130,7 @@ def cross_entropy(
 
     def each(g: Any, y: Value, target: Value) -> tuple[Value, Value | None]:
         own = weighing(g, y)
-        made = g.SoftmaxCrossEntropyLoss(y, target, *own, reduction="none", **attrs)
+        losses = g.SoftmaxCrossEntropyLoss(y, target, *own, reduction="none", **attrs)
         if label_smoothing:
             logs = g.LogSoftmax(y, axis=1)
             if own:
@@ -139,8 +139,8 @@ def cross_entropy(
             rest = g.Neg(g.ReduceMean(logs, g.const([1]), keepdims=0))
             if (mask := valid(g, y, target)) is not None:
                 rest = g.Mul(rest, mask)
-            made = g.Add(g.Mul(made, g.scalar(1 - label_smoothing, y)), g.Mul(rest, g.scalar(label_smoothing, y)))
-        return made, counting(g, y, target)
+            losses = g.Add(g.Mul(losses, g.scalar(1 - label_smoothing, y)), g.Mul(rest, g.scalar(label_smoothing, y)))
+        return losses, counting(g, y, target)
 
     def smoothed(g: Any, y: Value, target: Value) -> Value:
         return mean_of(g, *each(g, y, target))
@@ -189,8 +189,8 @@ def custom(function: Callable[..., Any], target: str | Tensor | Target | None = 
         return written(g, function, values, traced), None
 
     def build(g: TypedBuilder, *values: str) -> Value:
-        made, _ = each(g, *values)
-        return _mean(g, made) if g.rank_of(made) else made
+        losses, _ = each(g, *values)
+        return _mean(g, losses) if g.rank_of(losses) else losses
 
     return Loss(build, kind, each, anew=lambda: custom(function, kind))
 
@@ -250,10 +250,10 @@ def loss_named(loss: str | Loss | Callable[..., Any]) -> Loss:
         return loss
     if callable(loss):
         return custom(loss)
-    found = LOSSES.get(loss)
-    if found is None:
+    loss_class = LOSSES.get(loss)
+    if loss_class is None:
         near = get_close_matches(str(loss).lower(), LOSSES, 1)
         meant = OTHER_NAMES.get(str(loss).lower()) or (near[0] if near else "")
         hint = f"it is {meant!r} here" if meant else f"one of {', '.join(LOSSES)}, a Loss, or a function"
         raise InputError(f"there is no loss {loss!r}", where="loss", hint=hint)
-    return found
+    return loss_class

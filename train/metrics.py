@@ -87,8 +87,8 @@ class Metric:
     def update(self, *, preds: Any, labels: Any) -> None:
         """Count a batch in: outputs, and what was asked for. MXNet and PyTorch have them in opposite orders; here they
         are named."""
-        made = np.asarray(self.sums(np.asarray(preds), np.asarray(labels)), np.float64)
-        self.total = made if self.total is None else self.total + made
+        sums = np.asarray(self.sums(np.asarray(preds), np.asarray(labels)), np.float64)
+        self.total = sums if self.total is None else self.total + sums
 
     @property
     def value(self) -> Value:
@@ -96,8 +96,8 @@ class Metric:
         if self.total is None:
             return float("nan")
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = self.of(self.total)
-        return float(found) if np.ndim(found) == 0 else found
+            value = self.of(self.total)
+        return float(value) if np.ndim(value) == 0 else value
 
     def get(self) -> tuple[str, Value]:
         """Name and value, as in MXNet."""
@@ -109,16 +109,16 @@ def _labelled(preds: Array, labels: Array, threshold: float, ignore: int | None)
     threshold a number is on."""
     labels = labels.astype(np.int64)
     if preds.ndim == labels.ndim + 1 and preds.shape[1] > 1:
-        found = preds.argmax(1)
+        predicted = preds.argmax(1)
     elif preds.size == labels.size:
         preds = preds.reshape(labels.shape)
-        found = preds.astype(np.int64) if preds.dtype.kind in "iub" else (preds > threshold).astype(np.int64)
+        predicted = preds.astype(np.int64) if preds.dtype.kind in "iub" else (preds > threshold).astype(np.int64)
     else:
         raise InputError(f"outputs {preds.shape} for labels {labels.shape}", where="metric")
-    if found.shape != labels.shape:
+    if predicted.shape != labels.shape:
         raise InputError(f"outputs {preds.shape} for labels {labels.shape}", where="metric")
     kept = slice(None) if ignore is None else labels != ignore
-    return found[kept].ravel(), labels[kept].ravel()
+    return predicted[kept].ravel(), labels[kept].ravel()
 
 
 class Accuracy(Metric):
@@ -132,8 +132,8 @@ class Accuracy(Metric):
         self.threshold, self.ignore_index = threshold, ignore_index
 
     def sums(self, preds: Array, labels: Array) -> Array:
-        found, asked = _labelled(preds, labels, self.threshold, self.ignore_index)
-        return np.array([(found == asked).sum(), asked.size])
+        predicted, asked = _labelled(preds, labels, self.threshold, self.ignore_index)
+        return np.array([(predicted == asked).sum(), asked.size])
 
     def of(self, total: Array) -> Value:
         return total[0] / total[1]
@@ -171,15 +171,15 @@ class ConfusionMatrix(Metric):
         self.classes, self.threshold, self.ignore_index = classes, threshold, ignore_index
 
     def sums(self, preds: Array, labels: Array) -> Array:
-        found, asked = _labelled(preds, labels, self.threshold, self.ignore_index)
-        for what, classes in (("labels", asked), ("outputs", found)):
+        predicted, asked = _labelled(preds, labels, self.threshold, self.ignore_index)
+        for what, classes in (("labels", asked), ("outputs", predicted)):
             if classes.size and not 0 <= classes.min() <= classes.max() < self.classes:
                 raise InputError(
                     f"{what} of class {classes.max()} or {classes.min()}, of {self.classes}",
                     where=self.name,
                     hint="give classes=",
                 )
-        return np.bincount(asked * self.classes + found, minlength=self.classes**2)
+        return np.bincount(asked * self.classes + predicted, minlength=self.classes**2)
 
     def of(self, total: Array) -> Value:
         return self.matrix(total)
@@ -218,9 +218,9 @@ class MCC(ConfusionMatrix):
 
     def of(self, total: Array) -> Value:
         total = self.matrix(total)
-        asked, found, seen, right = total.sum(1), total.sum(0), total.sum(), np.trace(total)
-        spread = (seen**2 - (found**2).sum()) * (seen**2 - (asked**2).sum())
-        return (right * seen - asked @ found) / np.sqrt(spread) if spread > 0 else 0.0
+        asked, predicted, seen, right = total.sum(1), total.sum(0), total.sum(), np.trace(total)
+        spread = (seen**2 - (predicted**2).sum()) * (seen**2 - (asked**2).sum())
+        return (right * seen - asked @ predicted) / np.sqrt(spread) if spread > 0 else 0.0
 
 
 class Perplexity(Metric):
@@ -366,8 +366,8 @@ def metric_named(asked: Asked) -> Metric:
 def metrics_named(asked: Sequence[Asked] | Asked) -> list[Metric]:
     """Several of them, by one name each. Raises InputError where two have the same."""
     several = asked if isinstance(asked, Sequence) and not isinstance(asked, str) else [asked]
-    found = [metric_named(one) for one in several]
-    names = [m.name for m in found]
+    metrics = [metric_named(one) for one in several]
+    names = [m.name for m in metrics]
     if len({*names}) < len(names):
         raise InputError(f"two metrics of one name: {', '.join(names)}", where="metrics", hint="give one another name")
-    return found
+    return metrics

@@ -21,7 +21,7 @@ TRAINER = {
     "optimizer_params": "the optimizer itself: optimizer=mz.optimizer.SGD(rate=...)",
     "lr_scheduler": "a schedule as the optimizer's rate: SGD(rate=mz.schedule.Cosine(...))",
     "scheduler": "a schedule as the optimizer's rate: SGD(rate=mz.schedule.Cosine(...))",
-    "precision": "amp=", "fp16": 'amp="fp16"', "bf16": 'amp="bf16"', "mixed_precision": "amp=", "dtype": "amp=",
+    "fp16": 'amp="fp16"', "bf16": 'amp="bf16"', "mixed_precision": "amp=", "dtype": "amp=",
     "ctx": "device=", "context": "device=", "accelerator": "device=",
     "loss_fn": "loss=", "criterion": "loss=", "losses": "loss=", "loss_weights": 'loss={"output": (weight, loss)}',
     "sample_weight": "sample_weights=True, and `sample_weight` in each batch",

@@ -20,23 +20,23 @@ def soon(
     `gradients` what the backward part makes. With `overlap` what is emitted goes as early, so that it travels while the
     rest of the backward part runs. Awaits stand behind all that needs none of them, each before what only it holds up.
     """
-    made = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
+    makers = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
     late = _behind_awaits(nodes)
     movable = {i for i, n in enumerate(nodes) if ends & set(n.outputs)} | late
     if overlap:
-        movable |= _before_emits(nodes, max((made[n] for n in gradients), default=len(nodes)))
+        movable |= _before_emits(nodes, max((makers[n] for n in gradients), default=len(nodes)))
     readers: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
         for name in node.reads():
             readers.setdefault(name, []).append(i)
     overwritten: dict[int, set[str]] = {}
     for read, write in states.items():
-        if write in made:
-            overwritten.setdefault(made[write], set()).add(read)
+        if write in makers:
+            overwritten.setdefault(makers[write], set()).add(read)
     place: dict[int, Place] = {i: (i, 0) for i in range(len(nodes)) if i not in movable}
     awaits = 0
     for i in sorted(movable):
-        before = [place[made[n]][0] for n in nodes[i].reads() if n in made]
+        before = [place[makers[n]][0] for n in nodes[i].reads() if n in makers]
         waiting = [r for o in nodes[i].outputs for r in readers.get(o, ()) if r not in movable]
         stop = min(waiting, default=len(nodes))  # who reads what it makes stands still
         before += [
@@ -54,24 +54,24 @@ def soon(
 
 def _before_emits(nodes: Sequence[Node], backward: int) -> set[int]:
     """The Emits, and what stands between them and the last node of the backward part."""
-    found: set[int] = set()
+    before: set[int] = set()
     read: set[str] = set()
     for i in range(len(nodes) - 1, backward, -1):
         if _is(nodes[i], EMIT) or not read.isdisjoint(nodes[i].outputs):
-            found.add(i)
+            before.add(i)
             read.update(nodes[i].reads())
-    return found
+    return before
 
 
 def _behind_awaits(nodes: Sequence[Node]) -> set[int]:
     """The Awaits, and what reads what they make."""
-    found: set[int] = set()
+    behind: set[int] = set()
     arrived: set[str] = set()
     for i, node in enumerate(nodes):
         if _is(node, AWAIT) or not arrived.isdisjoint(node.reads()):
-            found.add(i)
+            behind.add(i)
             arrived.update(node.outputs)
-    return found
+    return behind
 
 
 def _is(node: Node, op: str) -> bool:

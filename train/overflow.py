@@ -35,13 +35,13 @@ def overflows(session: Session, feeds: Mapping[str, Any]) -> tuple[Overflow, ...
 
     What a later operator makes of such numbers is not listed. The session's states move.
     """
-    found: list[Overflow] = []
+    overflows: list[Overflow] = []
     clean = True
 
     def judge(place: str, value: str, operators: Iterable[str], kind: Type | None, array: Any) -> None:
         infinite, undefined = _counts(kind, array)
         if infinite or undefined:
-            found.append(Overflow(place, value, tuple(operators), infinite, undefined))
+            overflows.append(Overflow(place, value, tuple(operators), infinite, undefined))
 
     def observe(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         nonlocal clean
@@ -57,7 +57,7 @@ def overflows(session: Session, feeds: Mapping[str, Any]) -> tuple[Overflow, ...
     for name, array in session.states.items():
         judge(f"the state {name!r}", name, (), None, np.asarray(array))
     session.run(feeds, observe=observe)
-    return tuple(found)
+    return tuple(overflows)
 
 
 def _counts(kind: Type | None, array: Array | None) -> tuple[int, int]:

@@ -39,29 +39,29 @@ def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
 
 def _constants(graph: Graph) -> dict[str, Array]:
     """The floats that Constant nodes make, by name."""
-    found = {
+    constants = {
         n.outputs[0]: n.attrs["value"]
         for n in graph.nodes
         if (n.op, n.domain) == ("Constant", "") and isinstance(n.attrs.get("value"), np.ndarray)
     }
-    return {n: a for n, a in found.items() if DType.of(a.dtype).floating}
+    return {n: a for n, a in constants.items() if DType.of(a.dtype).floating}
 
 
 def hoisted(graph: Graph, chosen: Callable[[str], bool] = lambda name: True) -> Graph:
     """The graph whose floating Constant nodes, or the chosen ones, are initialisers."""
-    found = {n: a for n, a in _constants(graph).items() if chosen(n)}
-    nodes = tuple(n for n in graph.nodes if found.keys().isdisjoint(n.outputs))
-    return graph.but(nodes=nodes, initializers={**graph.initializers, **found}) if found else graph
+    constants = {n: a for n, a in _constants(graph).items() if chosen(n)}
+    nodes = tuple(n for n in graph.nodes if constants.keys().isdisjoint(n.outputs))
+    return graph.but(nodes=nodes, initializers={**graph.initializers, **constants}) if constants else graph
 
 
 def _out_of_bodies(graph: Graph) -> Graph:
     """The graph whose bodies read their floating weights from outside: there they can be states."""
-    found: dict[str, Array] = {}
+    constants: dict[str, Array] = {}
 
     def bare(body: Graph) -> Graph:
         own = {n: a for n, a in {**body.initializers, **_constants(body)}.items()
                if a.size > 1 and DType.of(a.dtype).floating and n not in body.outputs}  # fmt: skip
-        found.update(own)
+        constants.update(own)
         kept = tuple(outside(n) for n in body.nodes if own.keys().isdisjoint(n.outputs))
         return body.but(nodes=kept, initializers={n: a for n, a in body.initializers.items() if n not in own})
 
@@ -70,7 +70,7 @@ def _out_of_bodies(graph: Graph) -> Graph:
         return replace(node, attrs={**node.attrs, **bodies}) if bodies else node
 
     nodes = tuple(map(outside, graph.nodes))
-    return graph.but(nodes=nodes, initializers={**graph.initializers, **found}) if found else graph
+    return graph.but(nodes=nodes, initializers={**graph.initializers, **constants}) if constants else graph
 
 
 def _untied(graph: Graph) -> Graph:
@@ -104,16 +104,16 @@ def _own_statistics(graph: Graph) -> Graph:
             constant = prune(alone.but(inputs=(), outputs=tuple(fixed), types={}))
             computed = {n: np.array(a) for n, a in evaluate(constant, {}).items()}
     taken = {o for n in graph.nodes for o in n.outputs} | {*graph.initializers, *graph.inputs}
-    nodes, made = list[Node](), dict(graph.initializers)
+    nodes, weights = list[Node](), dict(graph.initializers)
     for node in graph.nodes:
         inputs = list(node.inputs)
         for i, name in enumerate(statistics_of(node), 3):
             array = computed.get(name, graph.initializers.get(name))
             if array is not None and (name in computed or name in graph.inputs or uses[name] > 1):
                 inputs[i] = fresh(f"{node.outputs[0]}.{('mean', 'var')[i - 3]}", taken)
-                made[inputs[i]] = np.array(array)
+                weights[inputs[i]] = np.array(array)
         nodes.append(node if tuple(inputs) == node.inputs else replace(node, inputs=tuple(inputs)))
-    return graph.but(nodes=tuple(nodes), initializers=made) if len(made) > len(graph.initializers) else graph
+    return graph.but(nodes=tuple(nodes), initializers=weights) if len(weights) > len(graph.initializers) else graph
 
 
 def _reads_inputs(graph: Graph, value: str) -> bool:

@@ -75,12 +75,12 @@ def quantize(
     graph = model if isinstance(model, Graph) else load_graph(model)
     plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
-    made = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, frozenset(skip))
-    values = made.choose()
+    insertion = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, frozenset(skip))
+    values = insertion.choose()
     if not values:
         return typed
     levels = 1 << ACTIVATIONS[activations].bits
-    whole = made.graph(ranges(typed, values, [_feeds(typed, item) for item in data], method, percentile, levels))
+    whole = insertion.graph(ranges(typed, values, [_feeds(typed, item) for item in data], method, percentile, levels))
     whole = whole if train else with_integer_weights(whole)
     names = {o: name for o, name in zip(whole.outputs, graph.outputs, strict=True) if o != name}
     nodes = (Node("Identity", (o,), (name,), name=name) for o, name in names.items())  # simplification renames results
@@ -176,8 +176,8 @@ class Insertion:
         return node.inputs[:2] if op.quantized else node.inputs[:1]
 
     def _known(self, name: str) -> bool:
-        found = self.source.types.get(name)
-        return isinstance(found, Tensor) and found.value is not None
+        known = self.source.types.get(name)
+        return isinstance(known, Tensor) and known.value is not None
 
     def _fits(self, node: Node, wanted: Mapping[str, None]) -> bool:
         """True if a node is to be quantised."""
@@ -208,25 +208,25 @@ class Insertion:
 
     # the nodes
 
-    def graph(self, found: Mapping[str, Range]) -> Graph:
+    def graph(self, ranges_of: Mapping[str, Range]) -> Graph:
         """The graph with the nodes around the values whose ranges are given; its weights are floats."""
         joint: dict[str, Range] = {}
-        for name, (low, high) in found.items():
+        for name, (low, high) in ranges_of.items():
             known = joint.get(self._first(name), (0.0, 0.0))
             joint[self._first(name)] = min(low, known[0]), max(high, known[1])
-        steps = {name: self._steps(*joint[self._first(name)]) for name in found}
+        steps = {name: self._steps(*joint[self._first(name)]) for name in ranges_of}
         by_node = {id(n): result for result, n in self.chosen.items()}
-        renamed = {n: self._fresh(f"{n}:real") for n in found if n in self.source.inputs}
+        renamed = {n: self._fresh(f"{n}:real") for n in ranges_of if n in self.source.inputs}
         for name, to in renamed.items():
             self._through(name, name, to, self._named(self._first(name), steps[name]))
         source = self.source.rename(renamed)
         for before, node in zip(self.source.nodes, source.nodes, strict=True):
-            made = node
+            quantised = node
             if id(before) in by_node:
-                made = self._quantised(before, node, steps)
-            outputs = tuple(self._fresh(f"{o}:float") if o in steps else o for o in made.outputs)
-            self.nodes.append(made if outputs == made.outputs else replace(made, outputs=outputs))
-            for inner, o in zip(outputs, made.outputs, strict=True):
+                quantised = self._quantised(before, node, steps)
+            outputs = tuple(self._fresh(f"{o}:float") if o in steps else o for o in quantised.outputs)
+            self.nodes.append(quantised if outputs == quantised.outputs else replace(quantised, outputs=outputs))
+            for inner, o in zip(outputs, quantised.outputs, strict=True):
                 if inner != o:
                     self._through(o, inner, o, self._named(self._first(o), steps[o]))
         opsets = dict(source.opsets)
@@ -280,9 +280,9 @@ class Insertion:
         return replace(node, inputs=tuple(inputs))
 
     def _array(self, name: str) -> Array:
-        found = self.source.types[name]
-        assert isinstance(found, Tensor)
-        return np.asarray(found.value)
+        known = self.source.types[name]
+        assert isinstance(known, Tensor)
+        return np.asarray(known.value)
 
     def _constant(self, name: str, steps: Steps, axis: int | None) -> str:
         """A constant in these steps."""
@@ -342,17 +342,17 @@ def shares(graph: Graph, learned: Iterable[str]) -> dict[str, float]:
     a range as far as a weight. For the others it is a part of the factor of LSQ (see
     ops/quantization/fake_quantize.py).
     """
-    makers, asked, found = graph.producers(), {*learned}, dict[str, float]()
+    makers, asked, shares = graph.producers(), {*learned}, dict[str, float]()
     for node in graph.nodes:
         if (node.domain, node.op) == ("mezzo", "FakeQuantize"):
             maker = makers.get(node.inputs[1])
             name = maker.inputs[0] if maker is not None and maker.op == "Reshape" else node.inputs[1]
             if name in asked:
-                found[name] = 1 / (node.attrs["high"] - node.attrs["low"])
-    return found
+                shares[name] = 1 / (node.attrs["high"] - node.attrs["low"])
+    return shares
 
 
-def with_scales(optimizer: Optimizer, found: Mapping[str, float]) -> Optimizer:
+def with_scales(optimizer: Optimizer, shares: Mapping[str, float]) -> Optimizer:
     """The optimizer with a group for each scale: its share of the rate, and no decay."""
-    groups = [Group((glob.escape(n),), optimizer.group(n).scale * share, 0.0) for n, share in found.items()]
+    groups = [Group((glob.escape(n),), optimizer.group(n).scale * share, 0.0) for n, share in shares.items()]
     return replace(optimizer, groups=(*groups, *optimizer.groups)) if groups else optimizer

@@ -48,9 +48,9 @@ class Histogram:
             last = round(min((self.high * share - self.low) / width, BINS))
             if last - first < levels:
                 continue
-            found = divergence(self.counts, first, last, levels)
-            if best is None or found < best[0]:
-                best = found, (self.low + first * width, self.low + last * width)
+            lost = divergence(self.counts, first, last, levels)
+            if best is None or lost < best[0]:
+                best = lost, (self.low + first * width, self.low + last * width)
         return best[1] if best else (self.low, self.high)
 
 
@@ -117,12 +117,12 @@ def ranges(
             counts[value] += np.histogram(array[array != 0], BINS, (low, high))[0]
 
     _run(session, data, count)
-    made = {}
+    cuts = {}
     for value, (low, high) in bounds.items():
-        found = Histogram(low, high, counts[value])
-        cut = found.entropy(levels) if method == "entropy" else found.percentile(percentile)
-        made[value] = (min(cut[0], 0.0), max(cut[1], 0.0)) if high > low else (low, high)
-    return made
+        histogram = Histogram(low, high, counts[value])
+        cut = histogram.entropy(levels) if method == "entropy" else histogram.percentile(percentile)
+        cuts[value] = (min(cut[0], 0.0), max(cut[1], 0.0)) if high > low else (low, high)
+    return cuts
 
 
 def _run(session: Session, data: Sequence[Feeds], see: Callable[[str, Array], None]) -> None:

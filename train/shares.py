@@ -15,7 +15,8 @@ class Share:
     """The share of worker `rank` of `count`: `size` of every `count * size` successive samples.
 
     What is left of an epoch is shared out too, as a smaller batch. Where it does not divide, `pad=False` leaves the
-    last few samples out, and `pad=True` takes as many from the epoch's beginning a second time; `told` says so.
+    last few samples out, and `pad=True` takes as many from the epoch's beginning a second time; `told` says so. With
+    `uneven` some workers have a sample more than others, and perhaps a step more.
 
     >>> order = np.arange(10)
     >>> [Share(rank, 2).rows(order, 2, number).tolist() for number in range(3) for rank in (0, 1)]
@@ -27,6 +28,7 @@ class Share:
     rank: int = 0
     count: int = 1
     pad: bool = False
+    uneven: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.count:
@@ -38,6 +40,8 @@ class Share:
         rest = samples % (size * self.count)
         if whole:
             return size if rest and self.pad else 0
+        if self.uneven:
+            return rest // self.count + (self.rank < rest % self.count)
         return -(-rest // self.count) if self.pad else rest // self.count
 
     def steps(self, samples: int, size: int, *, whole: bool = False) -> int:
@@ -48,16 +52,32 @@ class Share:
         """
         return samples // (size * self.count) + bool(self.last(samples, size, whole=whole))
 
-    def rows(self, order: Array, size: int, number: int, *, whole: bool = False) -> Array:
-        """Return this worker's samples of step `number` of an epoch in this order."""
-        full = len(order) // (size * self.count)
-        begin, each = number * size * self.count, size
+    def rows(self, order: Array, size: int, number: int, *, whole: bool = False, over: int = 0) -> Array:
+        """Return this worker's samples of step `number` of an epoch in this order, of which `over` samples were over
+        before step 0."""
+        full = (len(order) - over) // (size * self.count)
+        begin, each = over + number * size * self.count, size
         if number >= full:
-            each = self.last(len(order), size, whole=whole)
-            order = np.concatenate([order[begin:], np.resize(order, each * self.count)])
+            rest = order[begin:]
+            if not whole:
+                return self.rest(rest, order)
+            order = np.concatenate([rest, np.resize(order, self.last(len(rest), size, whole=True) * self.count)])
             begin = 0
         begin += self.rank * each
         return order[begin : begin + each]
+
+    def rest(self, rest: Array, order: Array | None = None) -> Array:
+        """Return this worker's part of what is left of an epoch; a pad is taken from `order`, or the rest itself.
+
+        >>> [Share(rank, 2, uneven=True).rest(np.arange(5)).tolist() for rank in (0, 1)]
+        [[0, 1, 2], [3, 4]]
+        """
+        if self.uneven:
+            return np.array_split(rest, self.count)[self.rank]
+        each = -(-len(rest) // self.count) if self.pad else len(rest) // self.count
+        if self.pad and len(rest):
+            rest = np.concatenate([rest, np.resize(rest if order is None else order, each * self.count)])
+        return rest[self.rank * each :][:each]
 
     def told(self, samples: int, size: int, *, whole: bool = False) -> str:
         """Return a sentence about the samples that do not divide; empty where all do.
@@ -66,6 +86,8 @@ class Share:
         ('2 of 10 samples are left out of each epoch', '2 of 10 samples are learned twice in each epoch', '')
         """
         full = samples // (size * self.count) * size * self.count
+        if self.uneven and not whole:
+            return ""
         more = full + self.last(samples, size, whole=whole) * self.count - samples
         if more < 0:
             return f"{-more} of {samples} samples are left out of each epoch"

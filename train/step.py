@@ -62,7 +62,7 @@ class Step:
     batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
     the step by Emit and Await, with the parameters' names as keys (see ops/training/exchange.py). `norm` makes the norm
     of all gradients together an output. A large table that only Gather reads is stepped at the rows that were read,
-    where that is the same (`rows`: where the device has kernels for it) or the optimizer is lazy.
+    where that is the same (unless `rows` is False) or the optimizer is lazy.
     """
 
     optimizer: Optimizer

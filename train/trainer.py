@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 Feeds = Mapping[str, Any]
 
+PRODUCTS = ("auto", "fp32", "tf32")  # of float32, by `precision`; the tensors stay what they are
+
 
 class Trainer:
     """Trains a graph, or an ONNX file, by a loss on one of its outputs.
@@ -63,7 +65,8 @@ class Trainer:
     `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
     training mode here, and in inference mode in `graph()` and `export`. A quantised model learns through its steps: its
     weights are floats here, and integers in `graph()` and `export`; with `learn_scales` its scales learn too. `device`,
-    `threads` and `onednn` are those of Session.
+    `threads` and `onednn` are those of Session, and so is `precision`, which tells how products of float32 are taken:
+    "auto", "fp32", or on GPUs "tf32"; 16 bits are `amp`.
 
     `kvstore` (a store of `mezzo.kv.create`, or the kind of one) trains together with the other workers of a job. Each
     gives `step` its share of the batch, as many samples as the others (`train.shares.Share`); gradients are means over
@@ -110,6 +113,7 @@ class Trainer:
         recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
         device: str = "cpu",
+        precision: str = "auto",
         threads: int | None = None,
         onednn: bool = True,
         kvstore: KVStore | str | None = None,
@@ -130,7 +134,6 @@ class Trainer:
         self.plan = Step(
             *(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared),
             norm=norm or clip_norm is not None,
-            rows=device == "cpu",
         )
         self.terms, self.sample_weights, self.seed = terms_of(self.source, loss, output), sample_weights, seed
         self.output = self.terms[0].outputs[0]
@@ -164,7 +167,12 @@ class Trainer:
             graphs = [self.graph_of_step, *(steps(again=way) for way in WAYS)]
             at = smallest(graphs, types, options)
             self.graph_of_step, again = graphs[at], ways[at]
-        how: dict[str, Any] = {"seed": seed, "device": device, "threads": threads, "onednn": onednn}
+        if precision not in PRODUCTS:
+            said = f"precision {precision!r} is none of {', '.join(PRODUCTS)}"
+            raise InputError(said, where="Trainer", hint='mixed precision is amp="bf16" or amp="fp16"')
+        how: dict[str, Any] = {
+            "seed": seed, "device": device, "threads": threads, "onednn": onednn, "precision": precision,
+        }  # fmt: skip
         self._update = Session(self.graph_of_step, **how, exchange=self.exchange)
         self.states = self._update.states
         self._ways: Ways | None = None

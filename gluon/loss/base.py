@@ -23,13 +23,13 @@ class Loss(HybridBlock):
         return weighted_mean(self.each(pred, label), self.weight, self.batch_axis, sample_weight)
 
 
-def weighted_mean(found: Array, weight: float, batch_axis: int, sample_weight: Array | None) -> Array:
+def weighted_mean(losses: Array, weight: float, batch_axis: int, sample_weight: Array | None) -> Array:
     """The mean of each example's losses, weighed. One weight for each example is taken whatever their shape is."""
     if sample_weight is not None:
-        if sample_weight.ndim == 1 and found.ndim > 1:
-            sample_weight = nd.reshape(sample_weight, tuple(-1 if i == batch_axis else 1 for i in range(found.ndim)))
-        found = found * sample_weight
+        if sample_weight.ndim == 1 and losses.ndim > 1:
+            sample_weight = nd.reshape(sample_weight, tuple(-1 if i == batch_axis else 1 for i in range(losses.ndim)))
+        losses = losses * sample_weight
     if weight != 1.0:
-        found = found * weight
-    others = tuple(i for i in range(found.ndim) if i != batch_axis)
-    return nd.mean(found, axis=others) if others else found
+        losses = losses * weight
+    others = tuple(i for i in range(losses.ndim) if i != batch_axis)
+    return nd.mean(losses, axis=others) if others else losses

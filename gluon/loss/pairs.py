@@ -30,12 +30,12 @@ class PoissonNLLLoss(Loss):
     def each(self, pred: Array, label: Array) -> Array:
         label = nd.reshape(label, pred.shape)
         rate, log = (nd.exp(pred), pred) if self.from_logits else (pred, nd.log(pred + self.epsilon))
-        found = rate - label * log
+        losses = rate - label * log
         if self.compute_full:
             many = nd.maximum(label, nd.ones_like(label))
             stirling = many * nd.log(many) - many + 0.5 * nd.log(2 * math.pi * many)
-            found = found + nd.where(label > 1, stirling, nd.zeros_like(label))
-        return found
+            losses = losses + nd.where(label > 1, stirling, nd.zeros_like(label))
+        return losses
 
 
 class LogisticLoss(Loss):
@@ -66,8 +66,8 @@ class TripletLoss(HybridBlock):
         near, far = (nd.reshape(x, pred.shape) - pred for x in (positive, negative))
         others = tuple(i for i in range(pred.ndim) if i != self.batch_axis)
         apart = near * near - far * far
-        found = (nd.sum(apart, axis=others) if others else apart) + self.margin
-        return weighted_mean(apply("Relu", found), self.weight, 0, sample_weight)
+        margins = (nd.sum(apart, axis=others) if others else apart) + self.margin
+        return weighted_mean(apply("Relu", margins), self.weight, 0, sample_weight)
 
 
 class CosineEmbeddingLoss(HybridBlock):
@@ -83,5 +83,5 @@ class CosineEmbeddingLoss(HybridBlock):
         lengths = nd.sum(input1 * input1, axis=-1) * nd.sum(input2 * input2, axis=-1)
         cosine = inner / nd.sqrt(nd.maximum(lengths, nd.full((), 1e-24, dtype=lengths.dtype, device=lengths.device)))
         alike = nd.reshape(label, cosine.shape) == 1
-        found = nd.where(alike, 1 - cosine, apply("Relu", cosine - self.margin))
-        return weighted_mean(found, self.weight, self.batch_axis, sample_weight)
+        losses = nd.where(alike, 1 - cosine, apply("Relu", cosine - self.margin))
+        return weighted_mean(losses, self.weight, self.batch_axis, sample_weight)

@@ -34,8 +34,8 @@ class Activation(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         of = self.activation
-        made: Array = of(x) if callable(of) else apply(NAMED[of], x)
-        return made
+        y: Array = of(x) if callable(of) else apply(NAMED[of], x)
+        return y
 
     def extra(self) -> str:
         return self.activation if isinstance(self.activation, str) else getattr(self.activation, "__name__", "")

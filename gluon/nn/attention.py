@@ -29,5 +29,5 @@ class MultiHeadAttention(HybridBlock):
             "Attention", self.query(x), self.key(other), self.value(other), mask,
             q_num_heads=self._heads, kv_num_heads=self._heads, is_causal=self._causal,
         )  # fmt: skip
-        made: Array = self.drop(self.out(mixed))
-        return made
+        y: Array = self.drop(self.out(mixed))
+        return y

@@ -46,8 +46,8 @@ class _Chain(Block):
         return iter(self._children.values())
 
     def __getitem__(self, key: int | slice) -> Any:
-        found = list(self._children.values())[key]
-        return type(self)(*found) if isinstance(found, list) else found
+        chosen = list(self._children.values())[key]
+        return type(self)(*chosen) if isinstance(chosen, list) else chosen
 
 
 class Sequential(_Chain):

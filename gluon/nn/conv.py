@@ -132,8 +132,8 @@ class _Pool(HybridBlock):
         }  # fmt: skip
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply(self.op, x, **self._attrs)
-        return made
+        y: Array = apply(self.op, x, **self._attrs)
+        return y
 
 
 class MaxPool1D(_Pool):

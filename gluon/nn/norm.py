@@ -54,15 +54,14 @@ class BatchNorm(_Scaled):
         running = self.running_mean.data(), self.running_var.data()
         attrs: dict[str, Any] = {"epsilon": self._epsilon, "momentum": self._momentum}
         if not RECORDING.training or self._global:
-            made: Array = apply("BatchNormalization", x, gamma, beta, *running, **attrs)
-            return made
+            y: Array = apply("BatchNormalization", x, gamma, beta, *running, **attrs)
+            return y
         if RECORDING.trace is None:  # what a tape has read must not change in place, and these do
             running = running[0].copy(), running[1].copy()
         y, mean, var = apply("BatchNormalization", x, gamma, beta, *running, outputs=3, training_mode=1, **attrs)
         move(self.running_mean, mean)
         move(self.running_var, var)
-        out: Array = y
-        return out
+        return y
 
 
 class LayerNorm(_Scaled):

@@ -40,8 +40,8 @@ class _Adaptive(HybridBlock):
             return whole
         if all(size % n == 0 for size, n in zip(given, wanted, strict=True)):
             windows = tuple(size // n for size, n in zip(given, wanted, strict=True))
-            made: Array = apply(self.op, x, kernel_shape=windows, strides=windows)
-            return made
+            y: Array = apply(self.op, x, kernel_shape=windows, strides=windows)
+            return y
         for axis, (size, n) in enumerate(zip(given, wanted, strict=True), 2):
             if size != n:
                 x = self.pooled(x, axis, [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)])
@@ -150,12 +150,12 @@ class Upsample(HybridBlock):
             attrs["cubic_coeff_a"] = -0.75
         if self._size is not None:
             sizes = known((*x.shape[:2], *_many(self._size, axes)))
-            made: Array = apply("Resize", x, None, None, sizes, **attrs)
-            return made
+            y: Array = apply("Resize", x, None, None, sizes, **attrs)
+            return y
         assert self._scale is not None
         scales = (self._scale,) * axes if isinstance(self._scale, int | float) else tuple(self._scale)
-        made = apply("Resize", x, None, known([1.0, 1.0, *scales], np.float32), **attrs)
-        return made
+        y = apply("Resize", x, None, known([1.0, 1.0, *scales], np.float32), **attrs)
+        return y
 
 
 class _PixelShuffle(HybridBlock):
@@ -213,5 +213,5 @@ class ReflectionPad2D(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         left, right, top, bottom = self._padding
-        made: Array = apply("Pad", x, known((0, 0, top, left, 0, 0, bottom, right)), mode="reflect")
-        return made
+        y: Array = apply("Pad", x, known((0, 0, top, left, 0, 0, bottom, right)), mode="reflect")
+        return y

@@ -58,9 +58,9 @@ class SyncBatchNorm(BatchNorm):
         mean = sums[:-1] / count
         off = x - nd.reshape(mean, shape)
         var = self._together(nd.sum(off * off, axis=axes)) / count
-        for running, found in ((self.running_mean, mean), (self.running_var, var)):
+        for running, batch in ((self.running_mean, mean), (self.running_var, var)):
             with autograd.pause():
-                move(running, running.data() * self._momentum + found.detach() * (1 - self._momentum))
+                move(running, running.data() * self._momentum + batch.detach() * (1 - self._momentum))
         gamma, beta = (nd.reshape(w, shape) for w in weights)
         return off / nd.sqrt(nd.reshape(var, shape) + self._epsilon) * gamma + beta
 
@@ -73,8 +73,8 @@ class _Sums:
         self._keys: set[str] = set()
 
     def __call__(self, x: Array) -> Array:
-        made: Array = _Sum(self)(x)
-        return made
+        total: Array = _Sum(self)(x)
+        return total
 
     def exchange(self, x: Array, way: str) -> Array:
         """Return the sum of a vector over all workers, added in the order of their ranks."""

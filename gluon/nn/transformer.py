@@ -33,8 +33,8 @@ class _Layer(HybridBlock):
         )
 
     def _around(self, norm: Block, part: Block, x: Array, *more: Array | None) -> Array:
-        made: Array = x + part(norm(x), *more) if self._pre else norm(x + part(x, *more))
-        return made
+        y: Array = x + part(norm(x), *more) if self._pre else norm(x + part(x, *more))
+        return y
 
 
 class TransformerEncoderLayer(_Layer):
@@ -103,5 +103,5 @@ class PositionalEncoding(HybridBlock):
         places = nd.cumulative_sum(ones, axis=1) - 1
         turns = places * nd.asarray(self._rates.astype(wide.dtype), device=x.device)
         waves = nd.reshape(nd.stack([nd.sin(turns), nd.cos(turns)], axis=3), (1, x.shape[1], 2 * len(self._rates)))
-        made: Array = self.drop(x + waves[:, :, : self._units].astype(x.dtype))
-        return made
+        y: Array = self.drop(x + waves[:, :, : self._units].astype(x.dtype))
+        return y

@@ -10,8 +10,9 @@ import numpy as np
 from ...ops.errors import InputError
 from ...ops.types import Array
 from ..rows import Rows, Sum, whole_of
+from ..rule import Updater
 from ..states import Saved, check_states
-from ..store import ENDED, Stats, Ticket, Updater
+from ..store import ENDED, Stats, Ticket
 from ..updater import UpdateRule, flat
 from .group import Group
 from .optimizers import gather, take_rule
@@ -77,10 +78,12 @@ class HostStore:
         self._take(rule)
 
     def set_updater(self, updater: Updater) -> None:
+        name = getattr(updater, "__name__", type(updater).__name__)
         raise InputError(
-            "every worker serves a part of each value, and a function that sees a part is not what was meant",
+            f"{name} is code, which does not travel to the processes that hold the values",
             where=f"set_updater in {self.kind}, rank {self.rank}",
-            hint="use set_optimizer, whose optimizers work element by element; or set_updater in a local store",
+            hint=f"write it as expressions: @mezzo.kv.rule def {name}(e, stored, received): return ...; or use "
+            "set_optimizer, or a local store",
         )
 
     def barrier(self) -> None:

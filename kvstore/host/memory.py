@@ -43,18 +43,18 @@ class Segment:
         return np.frombuffer(self.memory, dtype, count, offset).reshape(shape)
 
 
-def create(size: int) -> int:
+def create(size: int, where: str = "level 1") -> int:
     """The descriptor of a new segment, of zeros. Raises BudgetError where there is no such memory."""
     if not hasattr(os, "memfd_create"):
         raise MezzoError(
             "this system has no anonymous shared memory",
-            where="level 1",
+            where=where,
             hint="level 1 needs Linux; give each worker a MEZZO_HOST of its own, and servers (-s 1)",
         )
     room = available()
     if size > room:
         raise BudgetError(
-            f"{size} bytes of shared memory, where {room} are free", where="level 1", hint="fewer or smaller values"
+            f"{size} bytes of shared memory, where {room} are free", where=where, hint="fewer or smaller values"
         )
     try:
         fd = os.memfd_create("mezzo", os.MFD_CLOEXEC)
@@ -65,7 +65,7 @@ def create(size: int) -> int:
             raise
     except OSError as error:
         raise BudgetError(
-            f"{size} bytes of shared memory cannot be had: {error}", where="level 1", hint="fewer or smaller values"
+            f"{size} bytes of shared memory cannot be had: {error}", where=where, hint="fewer or smaller values"
         ) from error
     return fd
 

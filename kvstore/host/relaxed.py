@@ -159,7 +159,8 @@ class RelaxedGroup(Group):
             if self.rule is None:
                 np.add(value.flat, flat, out=value.flat)
             elif ids is not None:
-                self.rule.step_rows(value.name, int(value.steps[0]), value.flat, (ids, given), value.states)
+                tables = {"": value.flat, **value.states}
+                self.rule.step_rows(value.name, int(value.steps[0]), tables, (ids, given)).write(tables)
                 value.steps[0] += 1
             else:
                 self.rule.step(value.name, int(value.steps[0]), value.flat, flat, value.states)

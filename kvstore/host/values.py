@@ -91,7 +91,8 @@ class HostValue:
         part = self.flat[self.part]
         if not self.states:
             self.states = rule.states(self.name, part)
-        rule.step_rows(self.name, self.updates, part, rows, self.states, self.part.start)
+        tables = {"": part, **self.states}
+        rule.step_rows(self.name, self.updates, tables, rows, self.part.start).write(tables)
         self.updates += 1
 
     @property

@@ -124,6 +124,10 @@ class Keys(Mapping[int, Shard]):
         self._ids[init.name] = len(self._shards)
         return len(self._shards)
 
+    def first(self, key: int) -> int:
+        """The rank that has declared a key first."""
+        return self._first[key - 1]
+
     def _name(self, rank: int) -> str:
         return self._names[rank] if self._names else f"rank {rank}"
 

@@ -94,6 +94,15 @@ Instruction = MemberTell | Close | End
 
 
 @dataclass(slots=True)
+class _Away:
+    """A server that is gone, and may be started again."""
+
+    member: _Member
+    reason: str
+    since: float | None = None  # when the first tick saw that
+
+
+@dataclass(slots=True)
 class _Member:
     """One process of the job."""
 
@@ -113,7 +122,8 @@ class Membership:
     """State machine of the scheduler, for a job of a given number of workers and servers.
 
     `deadline`: seconds for all to come, and for a barrier. `timeout`: seconds of silence after which a process that has
-    sent a heartbeat before is taken for dead (0: never; a closed connection always is).
+    sent a heartbeat before is taken for dead (0: never; a closed connection always is). `grace`: seconds for which a
+    server that was there may be away: one of a greater incarnation takes its place, and everybody hears where it is.
 
     >>> job = Membership(workers=2)
     >>> job.handle(Said(7, Hello("worker", "b")))
@@ -126,9 +136,11 @@ class Membership:
     "worker 1 on host 'b' is gone: its connection was closed"
     """
 
-    def __init__(self, workers: int, servers: int = 0, deadline: float = 120.0, timeout: float = 0.0) -> None:
+    def __init__(
+        self, workers: int, servers: int = 0, deadline: float = 120.0, timeout: float = 0.0, grace: float = 0.0
+    ) -> None:
         self._declared: dict[Role, int] = {"worker": workers, "server": servers}
-        self._deadline, self._timeout = deadline, timeout
+        self._deadline, self._timeout, self._grace = deadline, timeout, grace
         self._members: dict[int, _Member] = {}  # by peer, in order of arrival
         self._welcome: Welcome | None = None  # for nobody in particular, once the job is complete
         self._barriers: dict[str, dict[int, int]] = {}  # by name: peers by rank
@@ -136,6 +148,7 @@ class Membership:
         self._strangers = 0  # who were turned away,
         self._stranger = ""  # the last of them, and why
         self._released = 0
+        self._away: dict[int, _Away] = {}  # servers, by rank
         self._beaten = -math.inf  # when the last heartbeats were sent
         self._ended = False
 
@@ -187,14 +200,18 @@ class Membership:
         return [(peer, member) for peer, member in self._members.items() if member.hello.role == role]
 
     def _hello(self, peer: int, hello: Hello) -> Iterable[Instruction]:
-        same = [member for _, member in self._role(hello.role)]
         if hello.role == "scheduler":
             return self._refuse(peer, "this job has a scheduler already")
         if hello.role == "agent":
-            if any(m.hello.host == hello.host and not m.left for m in same):
+            if any(m.hello.host == hello.host and not m.left for _, m in self._role("agent")):
                 return self._refuse(peer, f"host {hello.host!r} has an agent already")
             self._members[peer] = _Member(hello)
             return self._welcomed(peer) if self._welcome else ()
+        if hello.role == "server" and self._grace:
+            self._replace(hello)
+            if self._welcome and hello.rank in self._away:
+                return self._returned(peer, hello)
+        same = [member for _, member in self._role(hello.role)]
         most = self._declared[hello.role]
         if len(same) >= most:
             return self._refuse(
@@ -213,8 +230,27 @@ class Membership:
             return self._fail(Failed((), f"workers disagree about the kind of the store: {where}"))
         if any(len(self._role(role)) < declared for role, declared in self._declared.items()):
             return ()
+        self._away.clear()
         self._complete()
         return [told for each in list(self._members) for told in self._welcomed(each)]
+
+    def _replace(self, hello: Hello) -> None:
+        """A server that was started again comes before the end of the one in whose place it is has been heard of."""
+        for peer, member in self._role("server"):
+            if member.hello.rank == hello.rank != NOBODY and member.hello.incarnation < hello.incarnation:
+                del self._members[peer]
+                self._away[hello.rank] = _Away(member, "")
+
+    def _returned(self, peer: int, hello: Hello) -> Iterable[Instruction]:
+        """A server is back, at another address."""
+        job, rank = self._welcome, hello.rank
+        assert job is not None
+        del self._away[rank]
+        self._members[peer] = _Member(hello, rank)
+        servers = (*job.servers[:rank], hello.address, *job.servers[rank + 1 :])
+        self._welcome = replace(job, servers=servers)
+        here = [each for each, member in self._members.items() if not member.left]
+        return [told for each in here for told in self._welcomed(each)]
 
     def _complete(self) -> None:
         """Give ranks: hints first, then hosts by name, on a host in order of arrival."""
@@ -308,6 +344,9 @@ class Membership:
         del self._members[peer]
         if member.hello.role == "agent" and self._welcome and not self._needs(member):
             return ()
+        if member.hello.role == "server" and member.hello.rank != NOBODY and self._grace:
+            self._away[member.hello.rank] = _Away(member, reason)
+            return ()
         return self._blame(member, f"is gone: {reason}")
 
     def _needs(self, agent: _Member) -> bool:
@@ -329,6 +368,10 @@ class Membership:
                 member.fresh, member.heard = False, now
             elif member.beats and not member.left and 0 < self._timeout < now - member.heard:
                 return self._blame(member, f"is silent for {now - member.heard:.3g} s")
+        for away in self._away.values():
+            away.since = now if away.since is None else away.since
+            if now - away.since > self._grace:
+                return self._blame(away.member, f"is gone and did not come back in {self._grace:g} s: {away.reason}")
         beats = list[Instruction]()
         if self._timeout and now - self._beaten >= BEAT:
             self._beaten = now

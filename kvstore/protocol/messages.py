@@ -154,10 +154,12 @@ class Slices:
 class Rows:
     """The gradient of some rows, with which the optimizer steps them at once; answered, without payload, when it has.
     The payload is the bytes [offset, offset + length) of `total`: the numbers of the rows (int64, ascending), then the
-    rows, whole. `first` tells how many rows of the same gradient, on other servers, come before them."""
+    rows, whole. `first` tells how many rows of the same gradient, on other servers, come before them. `step` counts
+    such gradients of this rank to this key, from 1: each is stepped once, however often it comes."""
 
     key: int
     rank: int
+    step: int
     offset: int = 0
     total: int = 0
     first: int = 0

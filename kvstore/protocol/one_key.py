@@ -101,6 +101,15 @@ class OneKey:
         self.nbytes = self.declared.nbytes
         self.own = self.declared.name.startswith(OWN)
 
+    def go_on(self, applied: int, rule: KeyRule) -> None:
+        """A round was open when an earlier server ended: so many bytes of it are applied, and in the sum of nobody."""
+        ranks = sorted(self.clocks)
+        how: Literal["assign", "update"] = "update" if rule.update else "assign"
+        self.round = Round(self.version + 1, ranks, how, False, applied)
+        for rank in ranks:
+            into: Into = "sum" if rank == ranks[0] else "staging"
+            self.pushes[rank] = KeyPushed(self.round.step, into, applied, applied)
+
     # ---------------------------------------------------------------------------------------------------- requests
 
     def opened(self, e: Opened, session: int, rule: KeyRule) -> list[Instruction]:

@@ -15,7 +15,9 @@ nobody can still be reading the value that a round overwrites.
 
 **Exactly once.** A connection that is lost and opened again repeats what was not answered. A push is known by (rank,
 key, step): bytes that have been counted are received into nothing, the rest continues, the answer is given again. The
-same step twice on one connection is refused.
+same step twice on one connection is refused. A server that is started again with what it had committed knows of each
+key the last push of every rank that counts, and up to where the open round is applied: those bytes may have been
+answered, and their operands be gone.
 """
 
 from __future__ import annotations
@@ -88,10 +90,11 @@ class Rounds:
         deadline: float = 120.0,
         grace: float = 0.0,
         names: Sequence[str] = (),
+        left: Iterable[int] = (),
     ) -> None:
         self._names = tuple(names)
         self._known = frozenset(ranks)
-        self._ranks = set(self._known)
+        self._ranks = {*self._known} - {*left}
         self._rule = self._sums = KeyRule(consistency)  # `_sums` is that of the store's own keys
         self.deadline, self._grace = deadline, grace
         self._keys: dict[int, OneKey] = {}
@@ -128,6 +131,10 @@ class Rounds:
     def counted(self, rank: int, key: int) -> int:
         """The last step of this rank that has been counted, for the answer to its `Init`."""
         return self._keys[key].clocks.get(rank, 0)
+
+    def takes_part(self, rank: int) -> bool:
+        """True unless this rank has left."""
+        return rank in self._ranks
 
     def stats(self) -> dict[str, int]:
         """Counts since the start: "pushes", "rounds", "repeats", "refused", and "staleness N" for each N seen."""
@@ -189,8 +196,10 @@ class Rounds:
             return ()
         if not (e.whole or self._rule.elementwise or e.name.startswith(OWN)):
             return [self._refused(e, e.key, 0, _needs_whole(e.name))]
-        clocks = dict.fromkeys(sorted(self._ranks), max(e.step, 0))
-        self._keys[e.key] = OneKey(e, e.step, clocks, self._counts)
+        clocks = dict(e.counts) if e.counts else dict.fromkeys(sorted(self._ranks), max(e.step, 0))
+        self._keys[e.key] = key = OneKey(e, e.step, clocks, self._counts)
+        if e.applied:
+            key.go_on(e.applied, self._sums if key.own else self._rule)
         return ()
 
     def _on_configured(self, e: Configured) -> Iterable[Instruction]:

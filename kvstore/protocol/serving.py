@@ -5,6 +5,7 @@ Named tuples rather than frozen dataclasses, since a small push is a dozen of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from .messages import NOBODY
@@ -14,7 +15,8 @@ from .messages import NOBODY
 
 class KeyDeclared(NamedTuple):
     """A key has been admitted (perhaps again, by a further rank). `step` is the round of its value if that was
-    restored, and -1 if the first rank will push the value as step 0."""
+    restored, and -1 if the first rank will push the value as step 0. Of what was restored `counts` has by rank the last
+    push that counts, and `applied` tells how many bytes of the next round are final."""
 
     key: int
     nbytes: int
@@ -23,6 +25,8 @@ class KeyDeclared(NamedTuple):
     step: int = -1
     rank: int = NOBODY
     lane: int = 0
+    counts: Mapping[int, int] | None = None
+    applied: int = 0
 
 
 class Configured(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import ShapeError
 from ..nn.pool import max_pool
-from ..nn.windows import Ints
+from ..nn.windows import CONV, POOL
 from ..op import Builder, Context, Sample, Value, op
 from ..quantization.quantized import qlinear_conv
 from ..types import Array, Tensor
@@ -27,6 +27,7 @@ PER_FILTER: list[Any] = [np.linspace(0.2, 0.6, 4, dtype=np.float32), np.zeros(4,
 @op(
     "NhwcMaxPool",
     domain="com.microsoft",
+    attributes=POOL,
     written_out=True,
     since=1,
     outputs=("y",),
@@ -38,21 +39,8 @@ PER_FILTER: list[Any] = [np.linspace(0.2, 0.6, 4, dtype=np.float32), np.zeros(4,
         Sample([numbers(1, 5, 5, 2)], {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
     ],
 )  # fmt: skip
-def nhwc_max_pool(
-    k: Context,
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
-    kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
-) -> Array:
-    y, *_ = max_pool.reference(
-        k, _first(x), auto_pad=auto_pad, ceil_mode=ceil_mode, dilations=dilations, kernel_shape=kernel_shape,
-        pads=pads, strides=strides,
-    )  # fmt: skip
+def nhwc_max_pool(k: Context, x: Array, *, kernel_shape: Sequence[int], **window: Any) -> Array:
+    y, *_ = max_pool.reference(k, _first(x), kernel_shape=kernel_shape, **window)
     return k.xp.array(k.xp.moveaxis(y, 1, -1), order="C")
 
 
@@ -74,6 +62,7 @@ def _(g: Builder, xs: Sequence[Value], types: Types, **attrs: Any) -> Value | No
 @op(
     "QLinearConv",
     domain="com.microsoft",
+    attributes=CONV,
     written_out=True,
     since=1,
     outputs=("y",),
@@ -99,18 +88,13 @@ def contrib_qlinear_conv(
     y_zero_point: Array,
     B: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
     channels_last: int = 0,
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **attrs: Any,
 ) -> Array:
     """QLinearConv of the standard, whose image may have its channels last; filters are as there."""
     y = qlinear_conv.reference(
         k, _first(x) if channels_last else x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B,
-        auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
+        **attrs,
     )  # fmt: skip
     return k.xp.array(k.xp.moveaxis(y, 1, -1), order="C") if channels_last else y
 

@@ -17,7 +17,7 @@ from ..errors import ShapeError
 from ..math.linear import matmul
 from ..nn.activations import gelu_by_erf, gelu_by_tanh
 from ..nn.conv import conv
-from ..nn.windows import Ints
+from ..nn.windows import CONV
 from ..op import OPS, Builder, Context, Sample, Value, op, pointwise
 from ..types import Array, DType, Tensor, Type, f32
 
@@ -123,6 +123,7 @@ def _activation(name: str, params: Sequence[float] | None) -> dict[str, float]:
 @op(
     "FusedConv",
     domain="com.microsoft",
+    attributes=CONV,
     written_out=True,
     since=1,
     samples=[
@@ -144,14 +145,9 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: Sequence[float] | None = None,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **attrs: Any,
 ) -> Array:
-    y = conv.reference(k, X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    y = conv.reference(k, X, W, B, **attrs)
     if Z is not None:
         y = y + Z
     if not activation:

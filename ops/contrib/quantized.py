@@ -16,7 +16,7 @@ from ..core.rules import mean_of
 from ..core.samples import scattered
 from ..errors import ShapeError
 from ..nn.pool import average_pool
-from ..nn.windows import Ints
+from ..nn.windows import POOL
 from ..op import OPS, Builder, Context, Op, Sample, Value, broadcast_dims, op
 from ..quantization.quantize import to_steps
 from ..quantization.quantized import apart, requantized
@@ -217,6 +217,7 @@ def _around(g: Builder, x: Value, rank: int | None, channels_last: int, inner: C
 
 @op(
     "QLinearAveragePool", domain="com.microsoft",
+    attributes={name: default for name, default in POOL.items() if name != "dilations"},
     since=1,
     samples=[
         Sample([numbers(1, 2, 5, 5), SMALL, MIDDLE, ODD, MIDDLE], {"kernel_shape": [3, 3]}),
@@ -241,19 +242,14 @@ def qlinear_average_pool(
     y_scale: Array,
     y_zero_point: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     channels_last: int = 0,
     count_include_pad: int = 0,
     kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
     x = real(X, x_scale, x_zero_point)
-    y = average_pool.reference(
-        k, _first(x) if channels_last else x, auto_pad=auto_pad, ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad, kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
+    image = _first(x) if channels_last else x
+    y = average_pool.reference(k, image, count_include_pad=count_include_pad, kernel_shape=kernel_shape, **window)
     y = k.xp.ascontiguousarray(k.xp.moveaxis(y, 1, -1)) if channels_last else y
     return steps(k.xp, y, y_scale, y_zero_point, X.dtype)
 

@@ -31,15 +31,15 @@ def axis_of(axis: int, rank: int) -> int:
 
 def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """Several axes counted from the front; ShapeError where one is named twice."""
-    found = tuple(axis_of(a, rank) for a in axes)
-    if len(set(found)) < len(found):
-        raise ShapeError(f"axes {list(found)} name one axis twice")
-    return found
+    counted = tuple([axis_of(a, rank) for a in axes])
+    if len(set(counted)) < len(counted):
+        raise ShapeError(f"axes {list(counted)} name one axis twice")
+    return counted
 
 
 def ints(x: Array) -> list[int]:
     """The elements of a small array (axes, a shape) as Python integers, wherever it lives."""
-    return [int(v) for v in x.ravel().tolist()]
+    return list(map(int, x.ravel().tolist()))
 
 
 def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from ..core.shapes import moved_into, reaches, sizes, starts
 from ..errors import ShapeError
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, Dim, Tensor, f32
-from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
+from .windows import CONV, Ints, Window, known, out_dims, padded, per_axis, taps, windows
 
 
 def add_bias(y: Array, B: Array | None) -> Array:
@@ -29,6 +29,7 @@ def add_bias(y: Array, B: Array | None) -> Array:
 
 @op(
     "Conv",
+    attributes=CONV,
     weights=weights.conv,
     kind="convolution",
     quantized="QLinearConv",
@@ -53,14 +54,10 @@ def conv(
     W: Array,
     B: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
     group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
-    found = known(windows(X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad))
+    found = known(windows(X.shape[2:], W.shape[2:], **window))
     views = taps(padded(k.xp, widen(X), found), found)
     n, places = X.shape[0], [w.out for w in found]
     weights = widen(W).reshape(group, W.shape[0] // group, W.shape[1], len(views))
@@ -95,12 +92,9 @@ def _(
     W: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
     group: int = 1,
     kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Tensor:
     x, w, kernel = conv_dims(X, W, kernel_shape)
     if x is None or w is None:
@@ -109,7 +103,7 @@ def _(
     if isinstance(w[0], int) and w[0] % group:
         raise ShapeError(f"{w[0]} filters do not divide into {group} groups")
     check_bias(B, w[0], W)
-    return X.of((x[0], w[0], *out_dims(x[2:], kernel, strides, dilations, pads, auto_pad)))
+    return X.of((x[0], w[0], *out_dims(x[2:], kernel, **window)))
 
 
 @conv.grad

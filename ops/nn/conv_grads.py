@@ -14,7 +14,7 @@ from ..core.rules import ints, narrow, unknown, widen
 from ..core.shapes import joined, moved_into, reaches, reshaped, sizes, starts
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, Tensor, f32
-from .windows import Ints, known, padded, taps, unpadded, windows
+from .windows import CONV, Ints, known, padded, taps, unpadded, windows
 
 
 def _shape(*dims: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -24,6 +24,7 @@ def _shape(*dims: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 @op(
     "ConvGradInput",
     domain="mezzo",
+    attributes=CONV,
     outputs=("dX",),
     samples=[
         Sample([f32(2, 4, 3, 6), f32(4, 3, 3, 2), _shape(2, 3, 5, 7)], {"pads": [1, 0, 1, 0], "strides": [2, 1]}),
@@ -42,16 +43,12 @@ def conv_grad_input(
     W: Array,
     shape: Array,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
     group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
     """The gradient of Conv to its input of this shape: every window adds its part in place."""
     batch, channels, *spatial = ints(shape)
-    found = known(windows(spatial, W.shape[2:], strides, dilations, pads, auto_pad))
+    found = known(windows(spatial, W.shape[2:], **window))
     places = dy.shape[2:]
     weights = widen(W).reshape(1, group, W.shape[0] // group, math.prod(W.shape[1:]))
     patches = k.xp.matmul(
@@ -109,6 +106,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | Non
 @op(
     "ConvGradWeights",
     domain="mezzo",
+    attributes=CONV,
     outputs=("dW",),
     samples=[
         Sample([f32(2, 4, 3, 6), f32(2, 3, 5, 7), _shape(4, 3, 3, 2)], {"pads": [1, 0, 1, 0], "strides": [2, 1]}),
@@ -127,16 +125,12 @@ def conv_grad_weights(
     X: Array,
     shape: Array,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
     group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
     """The gradient of Conv to its weights of this shape: each sums the products of what it met."""
     filters, channels, *kernel = ints(shape)
-    found = known(windows(X.shape[2:], kernel, strides, dilations, pads, auto_pad))
+    found = known(windows(X.shape[2:], kernel, **window))
     views = taps(padded(k.xp, widen(X), found), found)
 
     def rows(v: Array) -> Array:  # [group, channels of a group, everything else]

@@ -17,7 +17,7 @@ from ..core.shapes import cast_like, count, joined, moved_into, reshaped, sizes,
 from ..errors import ShapeError
 from ..op import Builder, Context, Op, Sample, Twin, Value, op
 from ..types import Array, Dim, DType, Tensor, f32
-from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
+from .windows import POOL, Ints, Window, known, out_dims, padded, per_axis, taps, windows
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -25,20 +25,12 @@ if TYPE_CHECKING:
     from ..traits import Traits
 
 
-def pooled_dims(
-    X: Tensor,
-    kernel_shape: Sequence[int],
-    strides: Ints = None,
-    dilations: Ints = None,
-    pads: Ints = None,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-) -> tuple[Dim, ...]:
+def pooled_dims(X: Tensor, kernel_shape: Sequence[int], **window: Any) -> tuple[Dim, ...]:
     """Dims of the result of a pool."""
     dims = X.dims if X.dims is not None else unknown(len(kernel_shape) + 2) or ()
     if len(dims) != len(kernel_shape) + 2:
         raise ShapeError(f"kernel_shape {list(kernel_shape)} does not fit the spatial axes of {X}")
-    return (*dims[:2], *out_dims(dims[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    return (*dims[:2], *out_dims(dims[2:], kernel_shape, **window))
 
 
 POOL_SAMPLES = [
@@ -81,6 +73,7 @@ def _places(xp: Any, found: Sequence[Window], sizes: Sequence[int], storage_orde
 
 @op(
     "MaxPool",
+    attributes=POOL,
     kind="pooling",
     follows=True,
     planned_from=0,
@@ -97,15 +90,11 @@ def max_pool(
     k: Context,
     X: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
     kernel_shape: Sequence[int],
-    pads: Ints = None,
     storage_order: int = 0,
-    strides: Ints = None,
+    **window: Any,
 ) -> tuple[Array, ...]:
-    found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    found = known(windows(X.shape[2:], kernel_shape, **window))
     x = widen(X)
     first, *rest = taps(padded(k.xp, x, found, lowest(x.dtype)), found)
     y = k.xp.array(first, order="C")
@@ -122,17 +111,8 @@ def max_pool(
 
 
 @max_pool.infer
-def _(
-    X: Tensor,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
-    kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
-) -> tuple[Tensor, Tensor]:
-    dims = pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+def _(X: Tensor, **window: Any) -> tuple[Tensor, Tensor]:
+    dims = pooled_dims(X, **window)
     return X.of(dims), Tensor(DType.INT64, dims)
 
 
@@ -166,6 +146,7 @@ def counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: in
 
 @op(
     "AveragePool",
+    attributes=POOL,
     kind="pooling",
     follows=True,
     quantized="com.microsoft::QLinearAveragePool",
@@ -177,15 +158,11 @@ def average_pool(
     k: Context,
     X: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Ints = None,
     kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
-    found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    found = known(windows(X.shape[2:], kernel_shape, **window))
     first, *rest = taps(padded(k.xp, widen(X), found), found)
     y = k.xp.array(first, order="C")
     for view in k.each(rest, 1):
@@ -195,17 +172,8 @@ def average_pool(
 
 
 @average_pool.infer
-def _(
-    X: Tensor,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
-    kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
-) -> Tensor:
-    return X.of(pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+def _(X: Tensor, **window: Any) -> Tensor:
+    return X.of(pooled_dims(X, **window))
 
 
 @average_pool.grad
@@ -223,6 +191,7 @@ def _root(x: Array, p: int) -> Array:
 
 @op(
     "LpPool",
+    attributes=POOL,
     kind="pooling",
     since=22,
     samples=[
@@ -235,31 +204,18 @@ def lp_pool(
     k: Context,
     X: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
     kernel_shape: Sequence[int],
     p: int = 2,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
-    found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    found = known(windows(X.shape[2:], kernel_shape, **window))
     y = sum(taps(padded(k.xp, _power(widen(X), p), found), found))
     return narrow(k.xp.array(_root(y, p), order="C"), X.dtype)
 
 
 @lp_pool.infer
-def _(
-    X: Tensor,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
-    kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
-) -> Tensor:
-    return X.of(pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+def _(X: Tensor, **window: Any) -> Tensor:
+    return X.of(pooled_dims(X, **window))
 
 
 def _lp_parts(g: Builder, dy: Value, y: Value, x: Value, p: int) -> tuple[Value, Value]:

@@ -31,7 +31,7 @@ from ..core.shapes import (
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, DType, Tensor
 from .pool import POOL_SAMPLES, counted, lowest, pooled_dims
-from .windows import Ints, Window, known, padded, per_axis, taps, unpadded, windows
+from .windows import POOL, Ints, Window, known, padded, per_axis, taps, unpadded, windows
 
 
 def _of_windows(sample: Sample) -> Tensor:
@@ -54,6 +54,7 @@ def _position_type(kernel_shape: Sequence[int]) -> DType:
 @op(
     "MaxPoolTrain",
     domain="mezzo",
+    attributes=POOL,
     outputs=("Y", "position"),
     samples=[Sample(s.inputs, s.attrs, 2) for s in POOL_SAMPLES],
 )
@@ -61,16 +62,12 @@ def max_pool_train(
     k: Context,
     X: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
     kernel_shape: Sequence[int],
-    pads: Ints = None,
     storage_order: int = 0,
-    strides: Ints = None,
+    **window: Any,
 ) -> tuple[Array, Array]:
     """MaxPool, and where in its window each maximum stands, counted row by row; the first of equal ones."""
-    found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    found = known(windows(X.shape[2:], kernel_shape, **window))
     x = widen(X)
     first, *rest = taps(padded(k.xp, x, found, lowest(x.dtype)), found)
     y = k.xp.array(first, order="C")
@@ -159,6 +156,7 @@ def _positions(sample: Sample) -> Array:
 @op(
     "MaxPoolGrad",
     domain="mezzo",
+    attributes=POOL,
     outputs=("dX",),
     samples=[Sample([_of_windows(s), _positions(s), _image(s)], s.attrs) for s in POOL_SAMPLES],
 )
@@ -168,17 +166,13 @@ def max_pool_grad(
     position: Array,
     shape: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = None,
     kernel_shape: Sequence[int],
-    pads: Ints = None,
     storage_order: int = 0,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
     """The gradient of MaxPool to its input of this shape, from the positions that MaxPoolTrain saved."""
     spatial = ints(shape)[2:]
-    found = known(windows(spatial, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    found = known(windows(spatial, kernel_shape, **window))
     dx, part = _ground(k, shape, found, widen(dy).dtype), widen(dy)
     for t, view in enumerate(taps(dx, found)):
         view += k.xp.where(position == t, part, 0)
@@ -238,6 +232,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, kernel_shape: Sequence[int], **
 @op(
     "AveragePoolGrad",
     domain="mezzo",
+    attributes=POOL,
     outputs=("dX",),
     samples=[
         Sample([_of_windows(s), _image(s)], {**s.attrs, "count_include_pad": include})
@@ -250,17 +245,13 @@ def average_pool_grad(
     dy: Array,
     shape: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Ints = None,
     kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
     """The gradient of AveragePool to its input of this shape: each window hands its elements equal parts."""
     spatial = ints(shape)[2:]
-    found = known(windows(spatial, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    found = known(windows(spatial, kernel_shape, **window))
     part = widen(dy) / k.xp.asarray(counted(found, spatial, count_include_pad), widen(dy).dtype)
     dx = _ground(k, shape, found, part.dtype)
     for view in taps(dx, found):

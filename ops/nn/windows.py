@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 from ..dataclasses import dataclass
 from ..errors import ShapeError
 from ..types import Array, Dim
 
 Ints = Sequence[int] | None
+# Attributes that the operators with such windows share, with their defaults; a reference takes them by `**`.
+WINDOW: Final[Mapping[str, Any]] = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
+CONV: Final[Mapping[str, Any]] = {**WINDOW, "group": 1, "kernel_shape": None}
+POOL: Final[Mapping[str, Any]] = {**WINDOW, "ceil_mode": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,15 @@ def window(
 def windows(
     sizes: Sequence[Dim],
     kernel: Sequence[Dim],
-    strides: Ints,
-    dilations: Ints,
-    pads: Ints,
+    strides: Ints = None,
+    dilations: Ints = None,
+    pads: Ints = None,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
+    **_: Any,
 ) -> tuple[Window | None, ...]:
-    """One window per spatial axis; None where the size of the axis or of the kernel is unknown."""
+    """One window per spatial axis; None where the size of the axis or of the kernel is unknown. Other attributes of an
+    operator change nothing."""
     n = len(sizes)
     if len(kernel) != n:
         raise ShapeError(f"a kernel of {len(kernel)} axes does not fit {n} spatial axes")
@@ -150,18 +156,17 @@ def _tap(w: Window, at: int) -> slice:
 def out_dims(
     sizes: Sequence[Dim],
     kernel: Sequence[Dim],
-    strides: Ints,
-    dilations: Ints,
-    pads: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    strides: Ints = None,
+    dilations: Ints = None,
+    pads: Ints = None,
+    **window: Any,
 ) -> tuple[Dim, ...]:
     """Spatial dims of the result; a name survives where the windows change no size."""
-    found = windows(sizes, kernel, strides, dilations, pads, auto_pad, ceil_mode)
+    found = windows(sizes, kernel, strides, dilations, pads, **window)
     if None not in found:
         return tuple(w.out for w in known(found))
     large = 1 << 30  # a window that moves by 1 changes every size by the same number
-    trial = windows([large] * len(sizes), kernel, strides, dilations, pads, auto_pad, ceil_mode)
+    trial = windows([large] * len(sizes), kernel, strides, dilations, pads, **window)
 
     def one(size: Dim, w: Window | None, like: Window | None) -> Dim:
         if w is not None:

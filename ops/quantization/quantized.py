@@ -15,7 +15,7 @@ from ..core.rules import same, widen
 from ..core.samples import scattered
 from ..math.linear import matmul
 from ..nn.conv import conv
-from ..nn.windows import Ints
+from ..nn.windows import CONV
 from ..op import Context, Sample, op
 from ..tensor.cast import convert
 from ..types import Array, DType, Tensor
@@ -163,6 +163,7 @@ IMAGE, KERNEL = _numbers(0, 255, 1, 2, 5, 4), _numbers(-128, 127, 4, 2, 3, 3, dt
 
 @op(
     "ConvInteger",
+    attributes=CONV,
     since=10,
     outputs=("y",),
     samples=[
@@ -178,29 +179,11 @@ def conv_integer(
     w: Array,
     x_zero_point: Array | None = None,
     w_zero_point: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **attrs: Any,
 ) -> Array:
     weights = apart(w, None if w_zero_point is None else _by_filter(w_zero_point, w.ndim))
     image = apart(x, x_zero_point)  # the padding is then 0, which stands for the zero point
-    return _wrap(
-        conv.reference(
-            k,
-            image,
-            weights,
-            auto_pad=auto_pad,
-            dilations=dilations,
-            group=group,
-            kernel_shape=kernel_shape,
-            pads=pads,
-            strides=strides,
-        )
-    )
+    return _wrap(conv.reference(k, image, weights, **attrs))
 
 
 def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, to: DType, **attrs: Any) -> Tensor:
@@ -215,30 +198,14 @@ def _(
     w: Tensor,
     x_zero_point: Tensor | None = None,
     w_zero_point: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **attrs: Any,
 ) -> Tensor:
-    return _convolved(
-        x,
-        w,
-        None,
-        DType.INT32,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    return _convolved(x, w, None, DType.INT32, **attrs)
 
 
 @op(
     "QLinearConv",
+    attributes=CONV,
     since=10,
     outputs=("y",),
     samples=[
@@ -274,25 +241,14 @@ def qlinear_conv(
     y_scale: Array,
     y_zero_point: Array,
     B: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **attrs: Any,
 ) -> Array:
     sums = conv.reference(
         k,
         apart(x, x_zero_point),
         apart(w, _by_filter(w_zero_point, w.ndim)),
         None if B is None else B.astype(np.float64),
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        **attrs,
     )
     factor = x_scale.reshape(()) * _by_filter(w_scale, x.ndim - 1) / y_scale.reshape(())
     return requantized(k.xp, sums, factor, y_zero_point)
@@ -309,25 +265,8 @@ def _(
     y_scale: Tensor,
     y_zero_point: Tensor,
     B: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    **attrs: Any,
 ) -> Tensor:
     if w_scale.dims and w_scale.elements != 1 and w.dims is not None:
         same(w_scale.dims[0], w.dims[0], f"the scale {w_scale} does not fit the filters of {w}")
-    return _convolved(
-        x,
-        w,
-        B,
-        y_zero_point.dtype,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    return _convolved(x, w, B, y_zero_point.dtype, **attrs)

@@ -32,7 +32,7 @@ class CpuExecutor(Executor):
         return ("fp32", "bf16-math", "bf16")
 
     def check_precision(self, precision: str, onednn: bool) -> str:
-        Executor.check_precision(self, precision, onednn)
+        precision = Executor.check_precision(self, precision, onednn)
         if precision == "fp32":
             return precision  # the library is not even looked for: loading it takes milliseconds
         loaded = library() if onednn else None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from ...ops.dataclasses import dataclass, field
 from ...ops.types import Array
 from ..ir.graph import Graph
+from ..memory.shared_constants import constant
 from .lower import Learned, Options, lower
 from .program import Program
 
@@ -34,8 +33,8 @@ def executable_of(graph: Graph, options: Options, outputs: Sequence[str], learne
 
     def collect(part: Graph) -> None:
         for n, a in part.initializers.items():
-            if n in wanted:  # kernels read its elements side by side; those of a broadcast one may be at one place
-                constants[n] = a if a.flags.c_contiguous else np.ascontiguousarray(a)
+            if n in wanted:
+                constants[n] = constant(a)
         for node in part.nodes:
             for body in node.bodies.values():
                 collect(body)

@@ -105,6 +105,12 @@ class KernelRequest:
         """Return True if input `i` is a constant."""
         return i < len(self.constants) and self.constants[i]
 
+    @property
+    def results(self) -> list[Type | None]:
+        """The types of all outputs of the node; None for those that nobody wants, which `outputs` leaves out."""
+        wanted = iter(self.outputs)
+        return [next(wanted) if name else None for name in self.node.outputs]
+
 
 class Exchange(Protocol):
     """The store behind a program's Emit and Await, shared with other processes (train/exchange.py).
@@ -234,6 +240,15 @@ def anchor(node: Node) -> tuple[str, str]:
 def failed(status: int) -> ExecutionError:
     """The error for a prepared call that returned a status other than 0: libraries answer so."""
     return ExecutionError(f"the library behind this step answered with status {status}", hint="see `mezzo doctor`")
+
+
+def answered(call: Any, status: int) -> None:
+    """Raise the error for a prepared call that returned a status other than 0. Calls with a method `judge` say
+    themselves what theirs means."""
+    judge = getattr(call, "judge", None)
+    if judge is None:
+        raise failed(status)
+    judge(status)
 
 
 def tensors(types: Sequence[Type | None]) -> list[Tensor] | None:

@@ -160,8 +160,7 @@ def requested_layouts(request: KernelRequest) -> tuple[str, ...]:
 
 def _operands(request: KernelRequest) -> list[Type | None]:
     """The types of all inputs, then of all outputs, of a question; None for an absent one."""
-    outputs = iter(request.outputs)
-    return [*request.inputs, *(next(outputs) if name else None for name in request.node.outputs)]
+    return [*request.inputs, *request.results]
 
 
 def with_layouts_at_hand(choice: Choice, request: KernelRequest) -> Choice:

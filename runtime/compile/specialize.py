@@ -13,6 +13,7 @@ from ..caches import Cache
 from ..ir.graph import Graph
 from ..ir.infer import infer
 from ..ir.prune import prune
+from ..memory.model_file import ModelFile, model_file
 from ..passes import simplify
 from ..passes.chains import Chains
 from ..passes.gradient import write_gradients
@@ -27,14 +28,16 @@ from .template import Templates
 class Compiled:
     """A graph after all rewriting that needs no sizes; `outputs` are the public names of its outputs.
 
-    `chains`, `templates` and `learned` are what planning for one signature has found, with which it begins for the
-    next: see `fuse_chains`, `Templates` and `lower`. `padded` belongs to buckets.py.
+    `files` are those that its weights lie in. `chains`, `templates` and `learned` are what planning for one signature
+    has found, with which it begins for the next: see `fuse_chains`, `Templates` and `lower`. `padded` belongs to
+    buckets.py.
     """
 
     graph: Graph
     outputs: tuple[str, ...]
     options: Options
     budget: Budget
+    files: tuple[ModelFile, ...] = ()
     chains: Chains = field(default_factory=Chains, repr=False)
     learned: Learned = field(default_factory=Learned, repr=False)
     padded: Cache[Any] = field(default_factory=lambda: Cache("results behind padded inputs", 64), repr=False)
@@ -68,9 +71,13 @@ def compile_graph(
             f"there is no output {unknown[0]!r}", where=graph.name, hint=f"the outputs are {', '.join(graph.outputs)}"
         )
     limits = budget or Budget()
+    files = tuple({f for a in graph.initializers.values() if (f := model_file(a)) is not None})
     graph = prune(write_gradients(graph, limits).but(outputs=names))
     graph = simplify(infer(graph, budget=limits))
-    return Compiled(canonical(graph, limits) if options.onednn else graph, names, options, limits)
+    graph = canonical(graph, limits) if options.onednn else graph
+    for file in files:
+        file.give_back()
+    return Compiled(graph, names, options, limits, files)
 
 
 def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
@@ -80,6 +87,8 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
     the order of execution that took least memory. Where a kernel declines such a chain for these sizes, all are looked
     for anew.
     """
+    for file in compiled.files:
+        file.check()
     templates, chains = compiled.templates, compiled.chains
     graph = templates.graph(compiled.graph, types)
     if graph is not None:
@@ -90,6 +99,8 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
         chains.clear()
     options, budget = compiled.options, compiled.budget
     typed = simplified(infer(compiled.graph, types, budget=budget), options, budget)
+    for file in compiled.files:
+        file.give_back()
     known = bool(chains)
     bound = _bound(fused(typed, options, budget, chains), compiled)
     if known and declined(bound):

@@ -53,6 +53,21 @@ class Arena:
         return sum(map(call_bytes, [*self.instances]))
 
 
+class Loan:
+    """A seat that is given back at the end of the context."""
+
+    __slots__ = ("_pool", "_seat")
+
+    def __init__(self, pool: ArenaPool, seat: Arena) -> None:
+        self._pool, self._seat = pool, seat
+
+    def __enter__(self) -> Arena:
+        return self._seat
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.give(self._seat)
+
+
 class ArenaPool:
     """The arenas of a session: at most `most`, or more while all arenas take at most `spare` bytes. `ceiling` bounds
     arenas, the pool and the programs of `kept` together, in bytes; errors name the `owner`. Programs give way: where
@@ -156,8 +171,7 @@ class ArenaPool:
         with self._changed, self._drained() as free:
             return sum(s.clear() for s in free) + self._pool.trim()
 
-    @contextmanager
-    def borrow(self, nbytes: int, until: float | None, bound: Executable) -> Iterator[Arena]:
+    def borrow(self, nbytes: int, until: float | None, bound: Executable) -> Loan:
         """A seat whose arena has `nbytes` for a run of `bound`; waits for one until the clock shows `until`. At once if
         nobody waits and the free seat on top has an instance of it.
 
@@ -165,10 +179,7 @@ class ArenaPool:
         """
         seat = self._on_top(bound) or self._take(nbytes, until, bound)
         seat.running = bound
-        try:
-            yield seat
-        finally:
-            self.give(seat)
+        return Loan(self, seat)
 
     def replay(self, known: Any, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
         """A run of a kind that was seen before, in the free seat on top, at once or not at all (None)."""
@@ -178,20 +189,20 @@ class ArenaPool:
             seat = self._free.pop()
         except IndexError:
             return None
-        ran = 0
+        replay = seat.replays.get(known)
+        ran = replay is not None
         try:
-            replay = seat.replays.get(known)
             if replay is None:
                 return None
-            ran = 1
             seat.running = known.bound
             answer = replay(feeds, outputs)
-            if answer is None:
-                ran = 0
+            ran = answer is not None
             return answer
         finally:
             seat.done += ran
-            self._back(seat)
+            self._free.append(seat)
+            if self._queue or self.ceiling is not None:
+                self._tell()
 
     def _on_top(self, bound: Executable) -> Arena | None:
         """The free seat on top, if it has an instance of `bound`."""
@@ -207,7 +218,7 @@ class ArenaPool:
         return None
 
     def give(self, seat: Arena) -> None:
-        """A run has ended."""
+        """Take a seat back, of a run that has ended."""
         seat.done += 1
         self._back(seat)
 
@@ -216,9 +227,13 @@ class ArenaPool:
         # seen here.
         self._free.append(seat)
         if self._queue or self.ceiling is not None:
-            with self._changed:
-                self._pool.room = self._room()
-                self._changed.notify_all()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell those who wait that a seat is free."""
+        with self._changed:
+            self._pool.room = self._room()
+            self._changed.notify_all()
 
     @contextmanager
     def _drained(self) -> Iterator[list[Arena]]:

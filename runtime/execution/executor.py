@@ -50,12 +50,19 @@ class Executor:
         """The values of `precision` that sessions on this device take."""
         return ("fp32",)
 
+    @property
+    def usual_precision(self) -> str:
+        """What `precision="auto"` means on this device."""
+        return "fp32"
+
     def check_precision(self, precision: str, onednn: bool) -> str:
-        """Return the precision. Raises InputError if it is none, or this machine computes none such; `onednn` tells
-        whether libraries may be used."""
+        """Return the precision, the device's usual one for "auto". Raises InputError if it is none, or this machine
+        computes none such; `onednn` tells whether libraries may be used."""
+        if precision == "auto":
+            return self.usual_precision
         if precision not in self.precisions:
             raise InputError(
-                f"precision {precision!r} is none of {', '.join(self.precisions)}",
+                f"precision {precision!r} is none of auto, {', '.join(self.precisions)}",
                 where="Session",
                 hint="for int8, give mz.load calibration data, or load a quantised model as it is",
             )

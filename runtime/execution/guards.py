@@ -12,7 +12,7 @@ from ...ops import Tensor
 from ...ops.dataclasses import dataclass
 from ...ops.types import Array
 from ..compile.executable import Executable
-from ..compile.kernel import failed
+from ..compile.kernel import answered
 from ..ir.interpreter import blaming
 from ..memory.allocate import fresh
 from .instance import Instance
@@ -52,7 +52,7 @@ class Guard:
     @classmethod
     def of(cls, bound: Executable, wanted: Wanted, fed: FedKey, arrays: Mapping[str, Any], used: int) -> Guard:
         """Return the guard for runs like that of these arrays; `fed` is the key of those that the caller gave."""
-        given = {name for name, _, _ in fed}
+        fed_names = {name for name, _, _ in fed}
         program, steps = bound.program, bound.program.all_steps()
         results: list[tuple[str, tuple[int, ...] | None, Any]] = []
         for port in program.outputs:
@@ -65,7 +65,7 @@ class Guard:
             wanted,
             fed,
             tuple(arrays),
-            {n: a for n, a in arrays.items() if n not in given},
+            {n: a for n, a in arrays.items() if n not in fed_names},
             tuple(results),
             counted=any(s.bodies or not s.choice.deterministic for s in steps),
             guarded=any(s.dynamic or not s.choice.implementation for s in steps),
@@ -102,15 +102,10 @@ class Guard:
 
         None for the others.
         """
-        if any(s.dynamic for s in instance.program.steps):
-            return None
         working = instance.fixed
-        if (
-            working is None
-            or self.counted
-            or self.defaults
-            or not all(sizes is not None for _, sizes, _ in self.results)
-        ):
+        if working is None or self.counted or self.defaults:
+            return None
+        if any(sizes is None for _, sizes, _ in self.results) or any(s.dynamic for s in instance.program.steps):
             return None
         staged, program, count = instance.staged, instance.program, len(self.fed)
         # a large input that is not staged is one that no step reads: the steps that do would be bound anew each run
@@ -118,28 +113,12 @@ class Guard:
         results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
 
         kinds = {name: (sizes, dtype) for name, sizes, dtype in self.results}
-
-        def guarded() -> int:
-            """Run all steps as one, where NumPy computes some of them and may warn or raise."""
-            i = 0
-            try:
-                with np.errstate(all="ignore"):
-                    for i, call in working:  # noqa: B007 (the handler below reads the index)
-                        status = call()
-                        if status.__class__ is int and status:
-                            raise failed(status)
-            except Exception as error:
-                with blaming(program.steps[i].node.place):
-                    raise
-                raise AssertionError from error  # not reached: blaming raises
-            return 0
-
-        calls = [guarded] if self.guarded else [call for _, call in working]
+        guarded = self.guarded
 
         # What is fed is looked at while it is copied (and may lie as it likes): for a small model, asking `fits` before
         # would take as long as one of its steps.
-        def replay(feeds: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
-            if len(feeds) != count or (given and not _take(given, kinds)):
+        def replay(feeds: Mapping[str, Any], buffers: Mapping[str, Any]) -> dict[str, Any] | None:
+            if len(feeds) != count or (buffers and not _take(buffers, kinds)):
                 return None
             for name, shape, dtype, place in inputs:
                 array = feeds.get(name)
@@ -147,40 +126,51 @@ class Guard:
                     return None
                 if place is not None:
                     place[...] = array  # half as long as np.copyto, for small arrays
+            i = 0
             try:
-                for call in calls:
-                    status = call()
-                    if status:
-                        i = next(i for i, c in working if c is call)
-                        raise failed(status).at(program.steps[i].node.place)
-            except BaseException:
+                if guarded:  # NumPy computes some of the steps, and may warn
+                    with np.errstate(all="ignore"):
+                        for i, call in working:  # noqa: B007 (the handler below reads the index)
+                            status = call()
+                            if status.__class__ is int and status:
+                                answered(call, status)
+                else:
+                    for i, call in working:  # noqa: B007
+                        status = call()
+                        if status:
+                            answered(call, status)
+            except BaseException as error:
                 instance.order.abandon()
-                raise
-            made = {}
-            if given:  # all inputs have been read: a buffer may be one of them
+                if not isinstance(error, Exception):
+                    raise
+                with blaming(program.steps[i].node.place):
+                    raise
+                raise AssertionError from error  # not reached: blaming raises
+            answer = {}
+            if not buffers:  # no comprehension, which is a call
                 for name, place in results:
-                    buffer = given.get(name)
-                    if buffer is None:
-                        buffer = place.copy()
-                    else:
-                        buffer[...] = place
-                    made[name] = buffer
-                return made
-            for name, place in results:
-                made[name] = place.copy()
-            return made
+                    answer[name] = place.copy()
+                return answer
+            for name, place in results:  # all inputs have been read: a buffer may be one of them
+                buffer = buffers.get(name)
+                if buffer is None:
+                    buffer = place.copy()
+                else:
+                    buffer[...] = place
+                answer[name] = buffer
+            return answer
 
         return replay
 
 
-def _take(given: Mapping[str, Any], kinds: Mapping[str, tuple[Any, Any]]) -> bool:
+def _take(buffers: Mapping[str, Any], kinds: Mapping[str, tuple[Any, Any]]) -> bool:
     """True if results of these kinds can be written into the caller's buffers; what is wrong with others is said on the
     longer way."""
-    for name, buffer in given.items():
+    for name, buffer in buffers.items():
         kind = kinds.get(name)
         if kind is None or buffer.__class__ is not np.ndarray or (buffer.shape, buffer.dtype) != kind:
             return False
         flags = buffer.flags
         if not (flags.c_contiguous and flags.writeable):
             return False
-    return len(given) < 2 or not any(np.may_share_memory(a, b) for a, b in combinations(given.values(), 2))
+    return len(buffers) < 2 or not any(np.may_share_memory(a, b) for a, b in combinations(buffers.values(), 2))

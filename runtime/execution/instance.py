@@ -16,7 +16,7 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import PlanError, ShapeError
 from ...ops.types import Array, type_of
-from ..compile.kernel import Exchange, KernelArgs, KernelRequest, Rebinds, Scratch, failed, nothing
+from ..compile.kernel import Exchange, KernelArgs, KernelRequest, Rebinds, Scratch, answered, nothing
 from ..compile.program import Program, ProgramStep, body_bytes
 from ..ir.graph import Node
 from ..ir.infer import check_size
@@ -292,19 +292,18 @@ class Instance:
         i = 0
         try:
             meter = self.around.meter
-            if observe is None and not meter.watches:
-                if working is None:
+            if observe is None:
+                watches = meter.watches
+                if watches:
+                    working = self.order.separate(self.calls)
+                elif working is None:
                     working = self.order.working(self.calls)
                 for i, call in working:  # noqa: B007 (the handler below reads the index)
+                    if watches:
+                        meter.check()
                     status = call()
                     if status.__class__ is int and status:
-                        raise failed(status)
-            elif observe is None:
-                for i, call in self.order.separate(self.calls):  # noqa: B007
-                    meter.check()
-                    status = call()
-                    if status.__class__ is int and status:
-                        raise failed(status)
+                        answered(call, status)
             else:
                 for i in range(len(self.calls)):
                     call = self.order.observed(i, self.calls)
@@ -312,7 +311,7 @@ class Instance:
                     observe("before", i, program.steps[i], self)
                     status = call()
                     if status.__class__ is int and status:
-                        raise failed(status)
+                        answered(call, status)
                     observe("after", i, program.steps[i], self)
         except BaseException as error:
             self.order.abandon()

@@ -88,8 +88,9 @@ class Session:
     operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads` is how many one
     step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
     `device` is "cpu", "gpu:0", or "gpu:0@sm_90" to plan for a GPU that is not here.
-    `precision` is "fp32", "bf16" (tensors in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands
-    of float32 products are rounded to bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
+    `precision` is "auto" ("fp32" on a CPU, "tf32" on a GPU, as other runtimes compute there), "fp32", "bf16" (tensors
+    in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands of float32 products are rounded to
+    bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
     dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one
     and results cut back, which is right for dims whose elements the model treats independently; "auto" rounds up what
     is proven not to change results (docs/service.md). A graph with states
@@ -122,7 +123,7 @@ class Session:
         fuse: bool = False,
         threads: int | None = None,
         onednn: bool = True,
-        precision: str = "fp32",
+        precision: str = "auto",
         buckets: Buckets | Literal["auto"] | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
@@ -139,7 +140,7 @@ class Session:
             on.target, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=on.check_precision(precision, onednn), exchange=exchange is not None,
             numpy_random=random == "numpy",
-            nan="kept" if _overwrites(model) and not on.sm else "watched" if readable() else "exact",
+            nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._process: int | None = None  # the one that runs this session

@@ -33,9 +33,9 @@ def copied(array: Array, owner: str) -> Array:
     """A copy, row after row."""
     if array.nbytes < LEAST:
         return np.array(array)
-    made = POOL.empty(array.shape, array.dtype, owner)
-    np.copyto(made, array)
-    return made
+    copy = POOL.empty(array.shape, array.dtype, owner)
+    np.copyto(copy, array)
+    return copy
 
 
 def counted(array: Array, owner: str) -> Array:

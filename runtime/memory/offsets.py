@@ -44,9 +44,9 @@ class _Gaps:
 
     def take(self, size: int) -> int:
         """The offset of the smallest gap that holds `size`, or of new bytes at the top."""
-        found = bisect_left(self._by_size, (size, -1))
-        if found < len(self._by_size):
-            room, offset = self._by_size[found]
+        place = bisect_left(self._by_size, (size, -1))
+        if place < len(self._by_size):
+            room, offset = self._by_size[place]
             self._remove(offset, room)
             if room > size:
                 self._add(offset + size, room - size)
@@ -139,7 +139,7 @@ def _busiest(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
 
 def _meetings(buffers: Sequence[Buffer], time: Timeline) -> list[list[int]]:
     """Return, for each buffer, the others that are alive at the same time."""
-    found: list[list[int]] = [[] for _ in buffers]
+    others: list[list[int]] = [[] for _ in buffers]
     if isinstance(time, Sequential):
         spans = [(b.first, b.last) for b in buffers]
         alive: list[int] = []
@@ -147,16 +147,16 @@ def _meetings(buffers: Sequence[Buffer], time: Timeline) -> list[list[int]]:
             begin = spans[i][0]
             alive = [j for j in alive if spans[j][1] >= begin]
             for j in alive:
-                found[j].append(i)
-            found[i] += alive
+                others[j].append(i)
+            others[i] += alive
             alive.append(i)
-        return found
+        return others
     for i, a in enumerate(buffers):
         for j, b in enumerate(buffers[:i]):
             if any(time.meets(m.life, n.life) for m in a.members for n in b.members):
-                found[i].append(j)
-                found[j].append(i)
-    return found
+                others[i].append(j)
+                others[j].append(i)
+    return others
 
 
 def _orders(buffers: Sequence[Buffer], sizes: list[int], meets: list[list[int]]) -> Iterator[list[int]]:

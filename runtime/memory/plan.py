@@ -207,8 +207,8 @@ def _plan(
         for m in buffer.members:
             places[m.life.value] = Slot(m.life, offset + m.at, m.content, m.at - roots[m.content])
     slots = tuple(places.get(v.value) or Slot(v) for v in lives)
-    size, found = extent(buffers, offsets), Attempt(attempt.offers, order)
-    return MemoryPlan(size, slots, tuple(taken), bound, strategy, time, floor, found)
+    size, best = extent(buffers, offsets), Attempt(attempt.offers, order)
+    return MemoryPlan(size, slots, tuple(taken), bound, strategy, time, floor, best)
 
 
 def live_bytes(buffers: Sequence[Buffer]) -> tuple[int, int]:

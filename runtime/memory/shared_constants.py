@@ -3,7 +3,6 @@ session, and often for each signature."""
 
 from __future__ import annotations
 
-import mmap
 import threading
 import zlib
 from collections.abc import Callable, Iterable
@@ -14,6 +13,7 @@ from weakref import WeakValueDictionary, finalize
 import numpy as np
 
 from ...ops.types import Array
+from .model_file import give_back, in_memory, model_file
 
 SMALL = 4096  # bytes: below, looking for an equal one costs more than it saves
 CHUNK = 1 << 20  # bytes that are compared at once
@@ -23,24 +23,24 @@ _derived: dict[int, WeakValueDictionary[str, Array]] = {}  # by the source's id,
 _lock = threading.Lock()
 
 
-def shared(made: Any, sources: Iterable[Any]) -> Any:
+def shared(array: Any, sources: Iterable[Any]) -> Any:
     """An array with these elements that is in use already, or this one, read-only from now on.
 
     What lies in the bytes of a source takes none of its own, and is left as it is; so are small arrays and whatever
     is no array of numbers.
     """
-    if not isinstance(made, np.ndarray) or made.nbytes < SMALL or made.dtype == object:
-        return made
-    if any(isinstance(s, np.ndarray) and np.may_share_memory(made, s) for s in sources):
-        return made
-    kind = (zlib.crc32(_sample(made)), made.dtype, made.shape, made.strides)
+    if not isinstance(array, np.ndarray) or array.nbytes < SMALL or array.dtype == object:
+        return array
+    if any(isinstance(s, np.ndarray) and np.may_share_memory(array, s) for s in sources):
+        return array
+    kind = (zlib.crc32(_sample(array)), array.dtype, array.shape, array.strides)
     with _lock:
         for number in count():  # arrays that differ elsewhere only
-            found: Array = _kept.setdefault((*kind, number), made)
-            if found is made or _alike(found, made):
+            kept: Array = _kept.setdefault((*kind, number), array)
+            if kept is array or _alike(kept, array):
                 break
-    found.flags.writeable = False
-    return found
+    kept.flags.writeable = False
+    return kept
 
 
 def _sample(array: Array) -> bytes:
@@ -66,25 +66,24 @@ def derived(source: Array, how: str, make: Callable[[], Array]) -> Array:
         if forms is None:
             forms = _derived[id(source)] = WeakValueDictionary()
             finalize(source, _derived.pop, id(source)).atexit = False
-    found = forms.get(how)
-    if found is None:
-        found = forms[how] = shared(make(), (source,))
-        _give_back(source)
-    return found
+    form = forms.get(how)
+    if form is None:
+        if (file := model_file(source)) is not None:
+            file.check()
+        form = forms[how] = shared(make(), (source,))
+        give_back(source)
+    return form
 
 
-def _give_back(array: Array) -> None:
-    """Give back the memory that holds elements of a mapped file: kernels read another form of them, and who wants these
-    reads them again."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        if isinstance(base, np.memmap) and base.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
-            low = array.ctypes.data - base.ctypes.data + base.offset % mmap.PAGESIZE
-            begin, end = -(-low // mmap.PAGESIZE) * mmap.PAGESIZE, (low + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-            if begin < end and array.flags.c_contiguous and isinstance(base.base, mmap.mmap):
-                base.base.madvise(mmap.MADV_DONTNEED, begin, end - begin)
-            return
-        base = base.base
+def constant(array: Array) -> Array:
+    """An array as programs read it: its elements side by side, and none of them in a model's file."""
+    if not isinstance(array, np.ndarray) or array.dtype == object:
+        return array
+    if array.flags.c_contiguous and model_file(array) is None:
+        return array
+    if array.nbytes < SMALL:
+        return np.ascontiguousarray(array)
+    return derived(array, "constant", lambda: in_memory(array))
 
 
 def known(source: Array, how: str) -> Any:

@@ -39,10 +39,10 @@ def set_pool(rounding: str | Rounding = USUAL, *, limit: int | None = None, keep
     `limit` is how many bytes arrays may take (None: as many as there are), `keep` how many may lie ready. An operation
     that would pass the limit raises BudgetError where its result is read. Raises InputError for negative bytes.
     """
-    found = rounding if isinstance(rounding, Rounding) else Rounding.parse(rounding)
+    rules = rounding if isinstance(rounding, Rounding) else Rounding.parse(rounding)
     if min(keep, limit or 0) < 0:
         raise InputError(f"limit={limit}, keep={keep}", where="memory.set_pool", hint="give numbers of bytes")
-    POOL.set(found, limit, keep)
+    POOL.set(rules, limit, keep)
 
 
 __all__ = ["PoolStats", "Rounding", "read", "record", "replay", "set_pool", "stats", "trim"]

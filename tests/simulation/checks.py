@@ -56,7 +56,8 @@ def check(job: Job) -> None:
     failed = [process for process in world.processes if process.error is not None]
     if fate.harmless:
         for process in failed:
-            late = process in job.agents and "nobody listens" in str(process.error)  # all had ended when it came
+            back = plan.fault == "back" and process in job.servers
+            late = (process in job.agents or back) and "nobody listens" in str(process.error)  # all had ended
             if not late:
                 world.violate(f"{process.name} fails for nothing: {process.error}")
         return

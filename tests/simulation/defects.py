@@ -289,4 +289,44 @@ DEFECTS = (
         "_reason(error)",
         rare=True,
     ),
+    # servers that are started again
+    Defect(
+        "a record of a server's memory counts before it is complete",
+        "kvstore/kept.py",
+        "        fill(room[first:])\n",
+        "        store(self._end, 0, at + total)\n        fill(room[first:])\n",
+    ),
+    Defect(
+        "what was answered of an open round is forgotten with the server",
+        "kvstore/kept_shards.py",
+        "        held.kept.apply_in_part(held.applied)\n",
+        "        pass\n",
+    ),
+    Defect(
+        "a push counts again when its server was started again",
+        "kvstore/kept_shards.py",
+        "{rank: counts[rank] + 1}",
+        "{rank: counts[rank]}",
+    ),
+    Defect(
+        "the word of a buffer is written before those that belong to it",
+        "kvstore/kept.py",
+        "        words, count = self.words, COUNTS + 2 * self.ranks\n",
+        "        words, count = self.words, COUNTS + 2 * self.ranks\n"
+        "        store(words, 0, int(words[0]) + 1)\n"
+        "        store(words, 0, int(words[0]) - 1)\n",
+    ),
+    Defect(
+        "a server that is back is not looked for at its new address",
+        "kvstore/uplink.py",
+        "            self._addresses[number] = text\n",
+        "",
+    ),
+    Defect(
+        "a server that comes before the end of the one before it is refused",
+        f"{PROTOCOL}/membership.py",
+        "            self._replace(hello)\n",
+        "",
+        rare=True,
+    ),
 )

@@ -39,6 +39,9 @@ def begin(job: Job) -> None:
             job.world.after(plan.at, partial(_part, job))
         case "freeze" | "pause" | "kill":
             job.world.after(plan.at, partial(_stop, job))
+        case "back":
+            for _ in range(job.world.chance.randrange(1, 4)):
+                job.world.after(job.world.chance.random() ** 2 * 0.2, partial(_kill_one, job))
         case "few":
             fate.text = "not all have come within"
         case "kinds":
@@ -101,9 +104,31 @@ def _cut_one(job: Job, restart: bool) -> None:
         process.errands.append(lambda: None if uplink._closing else uplink.restart())
         process.poke()
         return
-    stream = job.world.chance.choice(uplink._streams)
+    stream = job.world.chance.choice([*uplink._streams.values(), None])
+    if stream is None:
+        return
     if not stream.closed and not stream.end.cut:
         job.network.cut(stream.end, 0.01)
+
+
+def _kill_one(job: Job) -> None:
+    """Kill a server, now or when it writes to the memory that outlives it; it is started again."""
+    chance = job.world.chance
+    number = chance.randrange(len(job.servers))
+    victim = job.servers[number]
+    if victim.over or victim.fuse or all(process.over for process in job.workers):
+        return
+    victim.closings.append(partial(_start_again, job, victim, number))
+    if chance.random() < 0.4:
+        job.world.note(f"{victim.name} is killed")
+        victim.kill()
+    else:
+        victim.fuse = chance.randrange(1, 9)
+
+
+def _start_again(job: Job, victim: Process, number: int) -> None:
+    if victim.dead:
+        job.world.after(0.001 + job.world.chance.random() * 0.02, partial(job.start_server, number, victim.machine))
 
 
 def _cut(job: Job) -> None:

@@ -17,9 +17,10 @@ from mezzo.kvstore.host.memory import Segment, SharedPlaces
 from mezzo.kvstore.host.mesh import ABOVE, GONE, NOTE, Mesh, Tag
 from mezzo.kvstore.loop import READ, Loop
 from mezzo.ops.errors import DeadlineError
+from mezzo.ops.types import Array
 
 from .streams import SimEpoll
-from .world import Process, World
+from .world import Killed, Process, World
 
 
 class Memory(bytearray):
@@ -129,6 +130,16 @@ class SimSocket:
         return READ if self.got else 0
 
 
+class KeptFile:
+    """Memory of a server that outlives it."""
+
+    def __init__(self) -> None:
+        self._bytes = np.zeros(1 << 22, np.uint8)
+
+    def map(self, offset: int, size: int) -> Array:
+        return self._bytes[offset : offset + size]
+
+
 class Hosts:
     """All hosts: `join` of the mesh, and what stands for the modules `memory`, `os` and `fcntl`."""
 
@@ -139,6 +150,7 @@ class Hosts:
         self._world = world
         self._wires: dict[str, Wires] = {}
         self._memory: dict[int, Memory] = {}
+        self._files: dict[int, KeptFile] = {}
 
     def join(self, name: str, me: int, members: int, deadline: float, who: str = "worker") -> Mesh:
         """The mesh, when all have come."""
@@ -167,6 +179,27 @@ class Hosts:
     def attach(self, number: int, fd: int) -> Segment:
         memory = self._memory[fd]
         return Segment(number, memory, len(memory), np.frombuffer(memory, np.uint8).ctypes.data)  # type: ignore[arg-type]
+
+    # --- memory of servers that outlives them
+
+    def file(self, number: int) -> KeptFile:
+        """`kept.MemoryFile` of a server."""
+        return self._files.setdefault(number, KeptFile())
+
+    def store(self, words: Array, at: int, number: int) -> None:
+        """`kept.store`: a process may die before or after it."""
+        process = self._world.current
+        dies = process.fuse == 1
+        process.fuse -= process.fuse > 0
+        if dies and self._world.chance.random() < 0.5:
+            self._world.note(f"{process.name} is killed before it writes")
+            process.kill()
+            raise Killed
+        words[at] = number
+        if dies:
+            self._world.note(f"{process.name} is killed when it has written")
+            process.kill()
+            raise Killed
 
     # --- the modules `os` and `fcntl`
 

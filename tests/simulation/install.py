@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from mezzo.kvstore import agent, dist, link, loop, member, scheduler, server, uplink, wire
+from mezzo.kvstore import agent, dist, kept, link, loop, member, scheduler, server, uplink, wire
 from mezzo.kvstore.host import group, opening, relaxed, values, waiting
 from mezzo.kvstore.protocol.client import Client
 from mezzo.kvstore.protocol.rounds import Rounds
@@ -38,6 +38,8 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
         *((module, "memory", hosts) for module in (group, relaxed)),
         *((module, "os", hosts) for module in (group, relaxed)),
         (relaxed, "fcntl", hosts),
+        (server, "MemoryFile", hosts.file),
+        (kept, "store", hosts.store),
         (agent, "start", start_agent),
         (server, "Server", partial(WatchedServer, world)),
         (link, "Uplink", partial(WatchedUplink, world, plan)),
@@ -45,8 +47,8 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
         (link, "ALONE", ALONE),
         (values, "WHOLE", WHOLE),
         (wire, "FRAME", FRAME),
-        (Client.__init__, "__kwdefaults__", {**KEYWORDS, "frame": FRAME, "split": SPLIT, "grace": plan.grace}),
-        (Rounds.__init__, "__defaults__", (*DEFAULTS[:2], plan.grace, *DEFAULTS[3:])),
+        (Client.__init__, "__kwdefaults__", {**KEYWORDS, "frame": FRAME, "split": SPLIT}),
+        (Rounds.__init__, "__defaults__", (*DEFAULTS[:2], plan.grace * plan.comes_back, *DEFAULTS[3:])),
     ]
     before = [getattr(owner, name) for owner, name, _ in replaced]
     for owner, name, value in replaced:

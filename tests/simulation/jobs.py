@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -38,15 +38,17 @@ class Job:
     agents: list[Process] = field(default_factory=list[Process])
     schedulers: list[Process] = field(default_factory=list[Process])
     fate: Fate = field(default_factory=lambda: Fate())
+    starts: Counter[int] = field(default_factory=Counter[int])  # of each server
 
     def start(self) -> None:
         plan, world = self.plan, self.world
-        made = Environment("scheduler", ROOT, len(plan.workers), len(plan.servers), "root", deadline=plan.deadline)
+        made = Environment(
+            "scheduler", ROOT, len(plan.workers), len(plan.servers), "root", deadline=plan.deadline, grace=plan.grace
+        )
+        self.environment = made
         self.schedulers.append(world.start("scheduler", "root", lambda: scheduler.serve(made)))
         for number, machine in enumerate(plan.servers):
-            serves = made.as_role("server", host=machine)
-            main: Callable[[], None] = partial(_serve, serves)
-            self.servers.append(world.start(f"server {number}", machine, main, world.chance.random() * 0.01))
+            self.start_server(number, machine, world.chance.random() * 0.01)
         workers = list(enumerate(plan.workers))
         victim = plan.victim % len(workers)
         if plan.fault == "few":
@@ -65,6 +67,16 @@ class Job:
                 worker.busy = 3 * plan.deadline
             process = world.start(f"worker {number} on {mine.host}", mine.host, worker.main, mine.delay)
             self.workers[process] = worker
+
+    def start_server(self, number: int, machine: str, delay: float = 0.0) -> None:
+        """Start a server, for the first time or again."""
+        back = self.plan.fault == "back"
+        serves = self.environment.as_role("server", number if back else None, machine)
+        self.starts[number] += 1
+        if back:
+            serves = replace(serves, kept=number, incarnation=self.starts[number] - 1)
+        process = self.world.start(f"server {number}", machine, partial(_serve, serves), delay)
+        self.servers[number:] = [process, *self.servers[number + 1 :]]
 
     def start_agent(self, environment: Environment, place: agent.Place) -> int:
         name = f"agent of {environment.host}"

@@ -9,10 +9,10 @@ from typing import Literal
 FRAME, SPLIT = 128, 160  # bytes of a frame, and from where on a key is split over servers
 Fault = Literal[
     "none", "slow", "return", "restart", "cut", "part", "heal", "freeze", "pause", "busy", "kill", "few", "many",
-    "uneven", "shapes", "kinds",
+    "uneven", "shapes", "kinds", "back",
 ]  # fmt: skip
 Role = Literal["worker", "server", "agent", "scheduler"]
-HARMLESS = ("none", "slow", "return", "restart", "heal", "pause")  # after which everybody must succeed
+HARMLESS = ("none", "slow", "return", "restart", "heal", "pause", "back")  # after which everybody must succeed
 DTYPES = ("float32", "float32", "float64", "float16")
 
 
@@ -65,11 +65,17 @@ class Plan:
     victim: int
     at: float  # seconds from the start
     lasts: float
+    learns: bool  # servers step the values by an optimizer
 
     @property
     def grace(self) -> float:
         """Seconds for which a connection to a server may be lost."""
-        return 1e6 if self.fault in ("return", "restart") else 0.0
+        return 1e6 if self.fault in ("return", "restart", "back") else 0.0
+
+    @property
+    def comes_back(self) -> bool:
+        """True if connections are opened again that were lost while both ends live."""
+        return self.fault in ("return", "restart")
 
     @property
     def sequential(self) -> bool:
@@ -117,6 +123,9 @@ def plan(seed: int) -> Plan:
         counts[0] = 2
     if fault in ("part", "heal") and not servers:
         fault = "kill"
+    later = random.Random(seed * 7919 + 2)  # what is drawn since, so that older seeds stay what they were
+    if servers and fault in ("none", "slow", "return") and later.random() < 0.5:
+        fault = "back"
     keys = tuple(_key(draw, name) for name in "abc"[: draw.choice((1, 1, 2, 2, 3))])
     rounds = draw.choice((1, 2, 2, 3) if len(keys) < 3 else (1, 2))
     ordered = draw.random() < 0.3  # all workers go by one order, and wait for each key before the next
@@ -154,6 +163,7 @@ def plan(seed: int) -> Plan:
         seed, levels, machines, tuple(workers), keys, deadline, latency, tail,
         barriers=draw.random() < 0.5, fault=fault, role=role, victim=draw.randrange(100),
         at=draw.random() ** 2 * 0.15, lasts=lasts,
+        learns=fault == "back" and levels == "sequential/sequential" and later.random() < 0.5,
     )  # fmt: skip
 
 

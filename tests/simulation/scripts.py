@@ -16,8 +16,10 @@ from mezzo.kvstore.host.backend import HostStore
 from mezzo.kvstore.levels import Levels
 from mezzo.kvstore.protocol.consistency import Bounded
 from mezzo.kvstore.protocol.keys import place
+from mezzo.kvstore.updater import UpdateRule
 from mezzo.ops.errors import MezzoError
 from mezzo.ops.types import Array
+from mezzo.runtime.optimizer import SGD
 
 from .plans import FRAME, SPLIT, KeyPlan, Plan, Step, WorkerPlan
 from .world import Process, Violation, World
@@ -25,6 +27,7 @@ from .world import Process, Violation, World
 ROOT = ("127.0.0.1", 9091)
 NOISE: Array = np.random.default_rng(0).standard_normal(4001) * 10.0 ** np.random.default_rng(1).integers(-2, 3, 4001)
 JUNK = -77
+OPTIMIZER = SGD(rate=0.25, momentum=0.5).to_dict()
 T = TypeVar("T")
 
 
@@ -38,6 +41,8 @@ class Shared:
         self.standing: dict[int, set[int]] = {}  # ranks that have come to each barrier
         self.sums: dict[tuple[int, int], Array] = {}
         self.most: dict[int, int] = {}  # rounds, by rank
+        self.rule = UpdateRule(OPTIMIZER)
+        self.states: dict[int, dict[str, Array]] = {}  # by key
 
     def expected(self, key: int, step: int) -> Array:
         """The value after a round of a sequential store: sums within hosts, then over hosts, in order."""
@@ -54,8 +59,15 @@ class Shared:
                 parts.append(total)
             for part in parts[1:]:
                 parts[0] += part
-            known = self.sums[key, step] = parts[0]
+            known = self.sums[key, step] = self._stepped(key, step, parts[0]) if self.plan.learns else parts[0]
         return known
+
+    def _stepped(self, key: int, step: int, gradient: Array) -> Array:
+        """What an optimizer makes of the value before."""
+        name, value = self.plan.keys[key].name, self.expected(key, step - 1).copy()
+        states = self.states.setdefault(key, self.rule.states(name, value))
+        self.rule.step(name, step - 1, value, gradient, states)
+        return value
 
 
 def noise(about: KeyPlan, key: int, rank: int, step: int) -> Array:
@@ -102,8 +114,9 @@ class Worker:
     def main(self) -> None:
         plan = self.plan
         environment = Environment(
-            "worker", ROOT, len(plan.workers), len(plan.servers), self.mine.host, self.mine.hint, deadline=plan.deadline
-        )
+            "worker", ROOT, len(plan.workers), len(plan.servers), self.mine.host, self.mine.hint,
+            deadline=plan.deadline, grace=plan.grace,
+        )  # fmt: skip
         levels = Levels.parse(self.kind)
         if plan.servers:
             store: HostStore = self._timed(
@@ -148,6 +161,8 @@ class Worker:
                 given += JUNK
             self._timed("init", lambda name=about.name, given=given: store.init(name, given))  # type: ignore[misc]
             self._pull(store, number, "the initial value")
+        if plan.learns:
+            self._timed("set_optimizer", lambda: store.set_optimizer(OPTIMIZER), 4)
         for round, steps in enumerate(self.mine.rounds):
             if self.busy and round == len(self.mine.rounds) // 2:
                 self.world.note(f"{self.process.name} computes for {self.busy:.3g} s")

@@ -217,18 +217,21 @@ class Doors:
     def listen(self, address: Address) -> Listener:
         return self.network.listen(self.world.current, written(address))
 
-    def enter(self, address: Address, deadline: float, environment: Any, service: str, who: str) -> End:
+    def enter(
+        self, address: Address, deadline: float, environment: Any, service: str, who: str, patience: float | None = None
+    ) -> End:
         """A connection to who listens there, or soon will, once it has answered."""
         world, network, me = self.world, self.network, self.world.current
         end, where = world.now + deadline, f"{who} at {written(address)}"
         call: Call | None = None
-        while world.now < end:
+        late = end if patience is None else world.now + patience
+        while world.now < (late if call is None else end):
             door = network.listeners.get(written(address))
             if call is None and door is not None and not network.parted(me.machine, door.process.machine):
                 call = Call(me)
                 door.calls.append(call)
                 door.stirred()
-            me.wait(min(0.02, end - world.now))
+            me.wait(min(0.02, (late if call is None else end) - world.now))
             if call is not None and call.end is not None:
                 return call.end
             if call is not None and call.refused:

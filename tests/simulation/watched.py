@@ -1,17 +1,17 @@
 """The drivers of servers and of those who speak to them, with a look at what must hold at every step.
 
-The product's uplink takes a lost connection for a failure at once; this one comes back, as its machine can.
+The product's uplink waits for a server that is started again; this one opens connections again that were lost
+otherwise, as its machine can.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mezzo.kvstore import uplink, wire
-from mezzo.kvstore.address import parse_address
-from mezzo.kvstore.gate import server as at
+from mezzo.kvstore import uplink
 from mezzo.kvstore.protocol import client as c
 from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.protocol import serving as s
@@ -21,7 +21,6 @@ from mezzo.ops.errors import MezzoError
 from mezzo.ops.types import Array, DType
 
 from .plans import Plan
-from .streams import SimStream
 from .world import Violation, World
 
 
@@ -51,12 +50,6 @@ class WatchedUplink(Uplink):
         self, world: World, plan: Plan, loop: Any, environment: Any, servers: Any, rank: int, lane: int, role: m.Role
     ) -> None:
         self._world, self._plan, self._process = world, plan, world.current
-        self._environment, self._addresses, self._hello = (
-            environment,
-            servers,
-            m.Hello(role, environment.host, rank, lane),
-        )
-        self._incarnation = 0
         self._calls: dict[str, deque[tuple[bool, bool, int]]] = {}  # operations in flight
         self._declared: dict[str, c.Declare] = {}
         self._ready: set[str] = set()  # keys whose initial value is there
@@ -98,31 +91,16 @@ class WatchedUplink(Uplink):
 
     def lost(self, stream: Any, reason: str) -> None:
         number = self._numbers[stream]
-        if not self._plan.grace or self._closing or number in self._ended:
-            super().lost(stream, reason)
-            return
-        self._receiving.discard(number)
-        self._handle(c.Lost(number, reason))
-        self._connect(number)
-
-    def _connect(self, number: int) -> None:
-        """Open a connection again."""
-        address = parse_address(self._addresses[number])
-        end = uplink.enter(  # type: ignore[attr-defined]
-            address, 60.0, self._environment, at(self._addresses[number]), f"server {number}"
-        )
-        hello = m.Hello(self._hello.role, self._hello.host, self._rank, self._hello.lane, self._incarnation)
-        made = SimStream(self._loop, end, self, f"server {number}")  # type: ignore[arg-type]
-        self._streams[number] = made  # type: ignore[call-overload]
-        self._numbers[made] = number  # type: ignore[index]
-        made.send(wire.encode(hello))
+        super().lost(stream, reason)
+        if self._plan.comes_back and not self._closing and number not in self._ended:
+            self._connect(number)
 
     def restart(self) -> None:
         """Be another process that goes on with the state of this one: what was answered, and what was under way."""
-        self._incarnation += 1
+        self._environment = replace(self._environment, incarnation=self._environment.incarnation + 1)
         self._world.note(f"{self._process.name} starts again")
         old = self._client
-        self._client = c.Client(self._rank, len(self._streams), deadline=old._deadline)
+        self._client = c.Client(self._rank, self.servers, deadline=old._deadline, grace=old._grace)
         self._receiving.clear()
         for name, known in self._declared.items():
             if name not in self._ready:
@@ -134,8 +112,10 @@ class WatchedUplink(Uplink):
             self._handle(known._replace(step=self._answered[name]))
             for push, pull, priority in self._calls[name]:
                 self._handle(c.Start(name, push, pull, priority))
-        for number, stream in enumerate(list(self._streams)):
-            stream.close()
+        for number in range(self.servers):
+            if number in self._streams:
+                del self._numbers[self._streams[number]]
+                self._streams.pop(number).close()
             self._left[number] = partial(self._sent, self._client, number)
             self._connect(number)
 

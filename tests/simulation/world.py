@@ -40,6 +40,7 @@ class Process:
         self.frozen_at: list[tuple[float, float]] = []  # from, until
         self.closings: list[Callable[[], None]] = []  # what the kernel does when it ends
         self.errands: list[Callable[[], None]] = []  # what it is to do as soon as it looks
+        self.fuse = 0  # how many words it writes to memory that outlives it before it dies, if at all
         self._turn = _thread.allocate_lock()
         self._turn.acquire()
         self._waits = 0  # number of the wait in progress, or 0

@@ -2,7 +2,7 @@
 
 | entry of a session | values |
 |---|---|
-| `mezzo.precision` | as `mz.load(precision=)`: fp32, bf16, bf16-math, tf32, fp16 |
+| `mezzo.precision` | as `mz.load(precision=)`: auto, fp32, bf16, bf16-math, tf32, fp16 |
 | `mezzo.max_memory`, `mezzo.max_programs`, `mezzo.instances` | numbers, as `mz.load` takes them |
 | `session.model_external_initializers_file_folder_path` | the folder of the external data of a model given as bytes |
 | `session.record_ep_graph_assignment_info` | 0 or 1: `get_provider_graph_assignment_info` tells it with 1 |
@@ -32,7 +32,10 @@ def _number(value: str) -> bool:
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 SESSION_ENTRIES: Mapping[str, tuple[Check, str]] = {  # what each may be, and the hint for what it may not
-    "mezzo.precision": (_one_of("fp32", "bf16", "bf16-math", "tf32", "fp16"), "fp32, bf16, bf16-math, tf32 or fp16"),
+    "mezzo.precision": (
+        _one_of("auto", "fp32", "bf16", "bf16-math", "tf32", "fp16"),
+        "auto, fp32, bf16, bf16-math, tf32 or fp16",
+    ),
     "mezzo.max_memory": (_number, "give a number of bytes"),
     "mezzo.max_programs": (_number, "give a number"),
     "mezzo.instances": (_number, "give a number"),

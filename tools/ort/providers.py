@@ -117,10 +117,10 @@ def _on_cpu(options: Mapping[str, Any]) -> Place:
 
 
 def _on_gpu(options: Mapping[str, Any]) -> Place:
-    """The GPU of `device_id`; `use_tf32` says whether operands of float32 products are rounded to TF32 (0 here, if it
-    is not given)."""
+    """The GPU of `device_id`; `use_tf32` says whether operands of float32 products are rounded to TF32 (1 if it is
+    not given, as there)."""
     _no_options(CUDA, {name: value for name, value in options.items() if name not in ("device_id", "use_tf32")})
-    said = {name: str(options.get(name, 0)) for name in ("device_id", "use_tf32")}
+    said = {name: str(options.get(name, usual)) for name, usual in (("device_id", 0), ("use_tf32", 1))}
     if not (said["device_id"].isascii() and said["device_id"].isdigit()) or said["use_tf32"] not in ("0", "1"):
         raise ArgumentError(
             f"device_id={said['device_id']}, use_tf32={said['use_tf32']}",
@@ -128,7 +128,7 @@ def _on_gpu(options: Mapping[str, Any]) -> Place:
             hint="device_id is the number of a GPU, use_tf32 0 or 1",
         )
     found = device_named(f"gpu:{int(said['device_id'])}")
-    return Place(found.name, "tf32" if said["use_tf32"] == "1" else "fp32", {CUDA: said, CPU: {}})
+    return Place(found.name, "auto" if said["use_tf32"] == "1" else "fp32", {CUDA: said, CPU: {}})
 
 
 PLACES: dict[str, Callable[[Mapping[str, Any]], Place]] = {CUDA: _on_gpu, CPU: _on_cpu}

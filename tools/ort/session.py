@@ -143,7 +143,8 @@ class InferenceSession:
                 from ...importers import load_graph
                 from .changes import changed
 
-                graph = load_graph(self._source, budget=self._budget, folder=None if folder is None else Path(folder))
+                beside = None if folder is None else Path(folder)
+                graph = load_graph(self._source, budget=self._budget, folder=beside, mapped=True)
                 self.session = Session(
                     changed(graph, said.dims, said.initializers), name=file_name(self._source), **settings
                 )

@@ -18,7 +18,7 @@ from ...memory.liveness import aligned
 from .generated import Generated
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .rows import BLOCKS, Rows
-from .text import Element, each, elements, index_type, launch, permuted, reads, strides_of, writes
+from .text import Element, each_wide, elements, index_type, launch, permuted, reads, strides_of, writes
 
 TRAIN, GRADIENT = "BatchNormalizationTrain", "BatchNormalizationGrad"
 Parameter = tuple[str, str, Operand]
@@ -28,11 +28,12 @@ class BatchNormalisationTraining(Generated):
     """mezzo::BatchNormalizationTrain and its gradient, in the order of axes that the input has."""
 
     name = "gpu.batch_training"
+    spares = (0, 1, 2)
 
     def serves(self, node: Node) -> bool:
         return node.domain == "mezzo" and node.op in (TRAIN, GRADIENT)
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         x, gradient = request.inputs[1 if request.node.op == GRADIENT else 0], request.node.op == GRADIENT
         forms = elements([*request.inputs, *request.outputs])
         if forms is None or not isinstance(x, Tensor):
@@ -205,19 +206,22 @@ def _training(request: KernelRequest, ch: _Channels) -> Written:
     ]
     distance = "(parts_mean[p] - mean)"
     joined = [f"parts_mean[p] * many -> {{}} / {count}", f"parts_squares[p] + {distance} * {distance} * many -> {{}}"]
+    used = aligned(ch.count * (8 if wide == "double" else 4)) if 0 in outs else 0
+    if 0 in outs:
+        outputs += [reads(e[1], "scale", In(1)), writes(wide, "factor", Scratch(0))]
+        inverse = ch.inverse("variance", attrs.get("epsilon", 1e-5))
+        last.append(f"factor[row] = {e[1].read('scale[row]')} * ({inverse});")
     launches, workspace = ch.sums(
-        "batch_statistics", [reads(e[0], "x", In(0))], [], partial, ("mean", "squares"), joined, last, outputs, 0
+        "batch_statistics", [reads(e[0], "x", In(0))], [], partial, ("mean", "squares"), joined, last, outputs, used
     )
     if 0 not in outs:
         return Written(launches, workspace, tuple(aliases))
-    factor = f"{e[1].read('scale[c]')} * ({ch.inverse('variance[c]', attrs.get('epsilon', 1e-5))})"
-    value = f"({e[0].read('x[i]')} - mean[c]) * ({factor}) + {e[2].read('bias[c]')}"
-    body = [ch.channel(), f"y[i] = {outs[0].write(value)};"]
-    parameters = [
-        reads(e[0], "x", In(0)), reads(e[1], "scale", In(1)), reads(e[2], "bias", In(2)),
-        reads(outs[3], "mean", Out(3)), reads(outs[4], "variance", Out(4)), writes(outs[0], "y", Out(0)),
-    ]  # fmt: skip
-    elementwise = each("batch_norm_train", parameters, (math.prod(ch.sizes),), "\n".join(body))
+    value = f"(x - {outs[3].read('mean[c]')}) * factor[c] + {e[2].read('bias[c]')}"
+    others = [reads(outs[3], "mean", Out(3)), reads(wide, "factor", Scratch(0)), reads(e[2], "bias", In(2))]
+    elementwise = each_wide(
+        *("batch_norm_train", [(e[0], "x", In(0)), (outs[0], "y", Out(0))], others, math.prod(ch.sizes)),
+        f"{ch.channel()}\ny = {outs[0].write(value)};",
+    )
     return Written((*launches, elementwise), workspace, tuple(aliases))
 
 
@@ -229,9 +233,17 @@ def _gradient(request: KernelRequest, ch: _Channels) -> Written:
     statistics = [reads(mean, "mean", In(3)), reads(variance, "variance", In(4))]
     images = [reads(dy, "dy", In(0)), reads(x, "x", In(1))]
     step = aligned(ch.count * (8 if wide == "double" else 4))
-    sums = [("all_slopes", Scratch(0)), ("all_sums", Scratch(step))]
-    outputs = [writes(wide, n, place) for n, place in sums]
-    last = ["all_slopes[row] = slopes;", "all_sums[row] = all;"]
+    factors = [(n, Scratch(i * step)) for i, n in enumerate(("middle", "tilt", "factor") if 0 in outs else ())]
+    outputs = [writes(wide, n, place) for n, place in factors]
+    last = list[str]()
+    if 0 in outs:
+        outputs += [reads(scale, "scale", In(2)), reads(variance, "spread", In(4))]
+        last += [
+            f"const {wide} slant = {ch.inverse(variance.read('spread[row]'), epsilon)};",
+            f"middle[row] = all / {count};",
+            f"tilt[row] = slopes / {count} * slant;",
+            f"factor[row] = {scale.read('scale[row]')} * slant;",
+        ]
     for i, name, total in ((1, "dscale", "slopes"), (2, "db", "all")):
         if i in outs:
             outputs.append(writes(outs[i], name, Out(i)))
@@ -252,20 +264,15 @@ def _gradient(request: KernelRequest, ch: _Channels) -> Written:
     ]
     launches, workspace = ch.sums(
         "batch_slopes", [*images, *statistics], start, partial, ("slopes", "all"),
-        ["parts_slopes[p] -> {}", "parts_all[p] -> {}"], last, outputs, 2 * step,
+        ["parts_slopes[p] -> {}", "parts_all[p] -> {}"], last, outputs, len(factors) * step,
     )  # fmt: skip
     if 0 not in outs:
         return Written(launches, workspace)
-    value = f"({dy.read('dy[i]')} - all_sums[c] / {count} - made * (all_slopes[c] / {count}))"
-    value += f" * ({scale.read('scale[c]')} * inverse)"
-    body = [
-        ch.channel(),
-        f"const {wide} inverse = {ch.inverse(variance.read('variance[c]'), epsilon)};",
-        f"const {wide} made = ({x.read('x[i]')} - {mean.read('mean[c]')}) * inverse;",
-        f"dx[i] = {outs[0].write(value)};",
-    ]
-    parameters = [*images, *statistics, reads(scale, "scale", In(2)), *(reads(wide, n, place) for n, place in sums)]
-    elementwise = each(
-        "batch_norm_grad", [*parameters, writes(outs[0], "dx", Out(0))], (math.prod(ch.sizes),), "\n".join(body)
+    centre = mean.read("mean[c]")
+    value = f"(dy - middle[c] - (x - {centre}) * tilt[c]) * factor[c]"
+    others = [reads(mean, "mean", In(3)), *(reads(wide, n, place) for n, place in factors)]
+    arrays = [(dy, "dy", In(0)), (x, "x", In(1)), (outs[0], "dx", Out(0))]
+    elementwise = each_wide(
+        *("batch_norm_grad", arrays, others, math.prod(ch.sizes), f"{ch.channel()}\ndx = {outs[0].write(value)};")
     )
     return Written((*launches, elementwise), workspace)

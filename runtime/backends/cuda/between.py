@@ -30,7 +30,7 @@ class GridSample(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "GridSample")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
         x, attrs = request.inputs[0], request.node.attrs
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
@@ -97,7 +97,7 @@ class RoiAlign(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "RoiAlign")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, y, x = elements([*request.inputs, *request.outputs]), request.outputs[0], request.inputs[0]
         if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")

@@ -36,7 +36,7 @@ class Convolution(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in OPERANDS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, y = elements([t for t in (*request.inputs, *request.outputs) if t is not None]), request.outputs[0]
         image, weights, _ = OPERANDS[request.node.op][0]
         x, w = request.inputs[image], request.inputs[weights]

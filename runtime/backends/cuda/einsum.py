@@ -26,7 +26,7 @@ class Einsum(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Einsum")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
         if forms is None or not isinstance(y, Tensor) or forms[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")

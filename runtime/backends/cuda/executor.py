@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...execution.session import Session
 
 SHOWN: Final = 8  # steps that a warning names
+FIRST_TF32: Final = 80  # the architecture whose tensor cores take TF32
 NAMES: Final = re.compile(r"gpu:(\d+)(?:@sm_(\d+))?")
 ON_GPU: Final = (2, 13)  # DLPack's numbers of CUDA's device memory and of managed memory
 
@@ -43,6 +44,10 @@ class GpuExecutor(Executor):
     @property
     def precisions(self) -> tuple[str, ...]:
         return ("fp32", "tf32", "bf16", "fp16")
+
+    @property
+    def usual_precision(self) -> str:
+        return "tf32" if self.target.sm >= FIRST_TF32 else "fp32"
 
     @property
     def runs(self) -> bool:

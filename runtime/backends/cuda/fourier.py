@@ -28,7 +28,7 @@ class Fourier(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("DFT", "STFT")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not forms[0].dtype.floating:
             return Declined("an operand is no tensor of floats, or its sizes are not known")

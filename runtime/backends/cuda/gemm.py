@@ -107,7 +107,7 @@ class Gemm(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
         y = request.outputs[0]
         if forms is None or not isinstance(y, Tensor) or any(e.dtype is DType.BOOL for e in forms):

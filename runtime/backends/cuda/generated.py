@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import ClassVar
 
 import numpy as np
@@ -12,25 +13,37 @@ from ....ops.types import Array
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, without_layouts
 from ...ir.graph import Node
 from .launch import Written
+from .unwanted import aside, completed
+
+ALL = range(1 << 31)  # outputs that a family may leave out
 
 
 class Generated(ABC):
     """A family of operators whose steps are launches of our own kernels.
 
     `written` depends on nothing but what is asked (types, layouts, attributes). Its launches are part of the choice,
-    and what is prepared is made from these; the tests that run them without a GPU ask for them by themselves.
+    and what is prepared is made from these; the tests that run them without a GPU ask for them by themselves. A family
+    is asked to `write` all outputs of an operator but those numbered in `spares`, which it leaves out if nobody wants
+    them; see unwanted.py.
     """
 
     name: ClassVar[str]
     remembers: ClassVar[bool] = True
+    spares: ClassVar[Collection[int]] = ()
 
     @abstractmethod
     def serves(self, node: Node) -> bool:
         """True if the node belongs to this family."""
 
     @abstractmethod
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         """The launches for these types, or why there are none."""
+
+    def written(self, request: KernelRequest) -> Written | Declined:
+        """The launches for these types, with no output that nobody wants, or why there are none."""
+        whole = completed(request, self.spares)
+        written = self.write(whole)
+        return written if whole is request or isinstance(written, Declined) else aside(written, whole, request)
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         written = self.written(request)

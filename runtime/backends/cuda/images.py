@@ -24,7 +24,7 @@ class Images(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in MAKERS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
         x, y = request.inputs[0], request.outputs[0]
         if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):

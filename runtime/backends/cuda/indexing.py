@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from ....ops import DType, Tensor
 from ....ops.core.rules import axis_of
+from ....ops.dataclasses import dataclass
 from ....ops.errors import ShapeError
 from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
@@ -19,9 +21,11 @@ from ...memory.liveness import aligned
 from .copies import StridedCopy, launches, shadow
 from .generated import Generated
 from .launch import In, Launch, Out, Scratch, Written
+from .segments import Parameter, Segments, bearable
 from .text import (
     Element,
     constant,
+    coordinates,
     dot,
     each,
     element,
@@ -33,7 +37,7 @@ from .text import (
 )  # fmt: skip
 
 INDICES = (DType.INT32, DType.INT64)
-PATIENCE = 2**35  # comparisons of places in one step
+PATIENCE = 2**28  # comparisons of places in one step: beyond, updates are sorted
 
 
 def _static(request: KernelRequest) -> tuple[list[Tensor], Tensor] | None:
@@ -49,6 +53,14 @@ def _index(e: str, place: str, size: int, name: str = "k") -> str:
     return f"long long {name} = {place}; if ({name} < 0) {name} += {size};"
 
 
+def index_of_row(kind: Element, place: str, size: int) -> list[str]:
+    """Statements that count an index of one more axis in the number `row`, which is -1 once one is outside."""
+    return [
+        f"{{ {_index(kind.stored, place, size)}",
+        f"row = row < 0 || k < 0 || k >= {size} ? -1 : row * {size} + k; }}",
+    ]
+
+
 class Gather(Generated):
     """Gather, GatherElements and GatherND: one thread for each element, or for each 16 bytes of a row."""
 
@@ -57,7 +69,7 @@ class Gather(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Gather", "GatherElements", "GatherND")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         operands = _static(request)
         if operands is None or operands[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
@@ -130,15 +142,15 @@ def _blocks(x: Tensor, indices: Tensor, y: Tensor, kind: Element, batch: int) ->
 
 
 class CudaScatter(Generated):
-    """ScatterND and ScatterElements, and GatherGrad. Each element looks up its updates in order: without a reduction
-    the last one stays, and sums are taken one after the other."""
+    """ScatterND and ScatterElements, and GatherGrad. Updates are taken in their order: without a reduction the last one
+    stays."""
 
     name = "gpu.scatter"
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in (("", "ScatterND"), ("", "ScatterElements"), ("mezzo", "GatherGrad"))
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         tensors, y = _static(request), request.outputs[0]
         if tensors is None or not isinstance(y, Tensor) or tensors[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
@@ -151,32 +163,58 @@ class CudaScatter(Generated):
         unit = raw(y.dtype.itemsize)
         e = Element(y.dtype, unit, unit) if reduction == "none" else e
         assert e is not None
-        if reduction not in _STEPS:
+        if reduction not in STEPS:
             return Declined(f"reduction {reduction!r}")
         if request.node.op == "ScatterElements":
             x, indices, _ = tensors[0]
             axis = axis_of(request.node.attrs.get("axis", 0), x.rank)
-            if indices.elements and (y.elements or 0) * indices.sizes[axis] > PATIENCE:
-                return Declined("too many places would be compared")
-            return Written((_along(indices, y, e, kind, axis, reduction),))
-        operands: tuple[In | None, In, In]
-        if request.node.op == "GatherGrad":
+            if not indices.elements or y.elements * indices.sizes[axis] <= PATIENCE:
+                return Written((_along(indices, y, e, kind, axis, reduction),))
+            row, index = _place_along(indices, y, kind, axis), [reads(kind, "at", In(1))]
+            updates = _Updates(row, index, (1, y.elements, 1), indices.elements, In(0), In(2))
+        elif request.node.op == "GatherGrad":
             indices = tensors[0][1]
             axis = axis_of(request.node.attrs.get("axis", 0), y.rank)
-            lead, sizes = [y.sizes[axis]], (math.prod(y.sizes[:axis]), y.sizes[axis], math.prod(y.sizes[axis + 1 :]))
-            operands, count, depth = (None, In(1), In(0)), indices.elements or 0, 1
+            sizes = (math.prod(y.sizes[:axis]), y.sizes[axis], math.prod(y.sizes[axis + 1 :]))
+            row = ["long long row = 0;", *index_of_row(kind, "at[i]", y.sizes[axis])]
+            updates = _Updates(row, [reads(kind, "at", In(1))], sizes, indices.elements or 0, None, In(0))
         else:
             x, indices, _ = tensors[0]
             depth = indices.sizes[-1]
-            lead = list(x.sizes[:depth])
-            sizes = (1, math.prod(lead), math.prod(x.sizes[depth:]))
-            operands, count = (In(0), In(1), In(2)), math.prod(indices.sizes[:-1])
-        if reduction != "none" and math.prod(sizes) * count > PATIENCE:
-            return Declined("too many places would be compared")
-        return _by_row(operands, lead, sizes, count, depth, e, kind, reduction)
+            row = ["long long row = 0;"]
+            for j, n in enumerate(x.sizes[:depth]):
+                row += index_of_row(kind, f"at[i * {depth} + {j}]", n)
+            sizes = (1, math.prod(x.sizes[:depth]), math.prod(x.sizes[depth:]))
+            index = [reads(kind, "at", In(1))] if depth else []
+            updates = _Updates(row, index, sizes, math.prod(indices.sizes[:-1]), In(0), In(2))
+        if max(updates.count, updates.sizes[1]) >= 2**31 - 1:
+            return Declined("more updates, or more places for them, than 32 bits count")
+        if reduction == "none":
+            return _last(updates, e)
+        if updates.count and not bearable(updates.count, updates.sizes[1]):
+            return Declined("too many updates to be sorted")
+        return _summed(updates, e, reduction)
 
 
-_STEPS = {
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    """The updates of blocks: the statements `row` tell the block of update `i` in `row`, -1 for none, from what `index`
+    reads. `sizes` are the axes before the blocks, how many these are, and the elements of one; `count` is the number of
+    updates, `data` what they are added to (None: zeros), `news` what they are."""
+
+    row: Sequence[str]
+    index: Sequence[Parameter]
+    sizes: tuple[int, int, int]
+    count: int
+    data: In | None
+    news: In
+
+    def old(self, e: Element) -> tuple[list[Parameter], str]:
+        """The parameter and the source of what an element was."""
+        return ([], f"({e.wide})0") if self.data is None else ([reads(e, "x", self.data)], e.read("x[i]"))
+
+
+STEPS = {
     "none": "{1}",
     "add": "({0} + {1})",
     "mul": "({0} * {1})",
@@ -185,11 +223,11 @@ _STEPS = {
 }
 
 
-def _step(e: Element, reduction: str, sum: str, update: str) -> str:
+def reduced(e: Element, reduction: str, sum: str, update: str) -> str:
     """The statement that takes an update in; sums of whole numbers go round."""
     if reduction in ("add", "mul") and not e.dtype.floating:
         sum, update = f"({e.sums}){sum}", f"({e.sums}){update}"
-    return f"({e.wide}){_STEPS[reduction].format(sum, update)}"
+    return f"({e.wide}){STEPS[reduction].format(sum, update)}"
 
 
 def _along(indices: Tensor, y: Tensor, e: Element, kind: Element, axis: int, reduction: str) -> Launch:
@@ -204,7 +242,7 @@ if ({" && ".join(near) or "true"}) for (int j = 0; j < {count}; ++j) {{
     {_index(kind.stored, f"at[{dot(strides)} + ({index_type(indices.elements or 0)})j * {step}]", n)}
     if (k != c{axis}) continue;
     const {e.wide} update = {e.read(f"news[{dot(strides)} + ({index_type(indices.elements or 0)})j * {step}]")};
-    sum = {_step(e, reduction, "sum", "update")};
+    sum = {reduced(e, reduction, "sum", "update")};
 }}
 y[i] = {e.write("sum")};
 """
@@ -212,58 +250,40 @@ y[i] = {e.write("sum")};
     return each("scatter_elements", parameters, y.sizes, body, largest=indices.elements or 0)
 
 
-def _by_row(
-    operands: tuple[In | None, In, In],
-    lead: Sequence[int],
-    sizes: tuple[int, int, int],
-    count: int,
-    depth: int,
-    e: Element,
-    kind: Element,
-    reduction: str,
-) -> Written:
-    """Blocks of the axes behind `lead`: first the number of each update's block, then all elements. Without a
-    reduction the last update of each block is found by the largest of their numbers."""
-    before, rows, inner = sizes
-    data, indices, news = operands
-    lines = ["long long row = 0;"]
-    for j, n in enumerate(lead):
-        place = f"at[i * {depth} + {j}]"
-        lines.append(f"{{ {_index(kind.stored, place, n)}")
-        lines.append(f"row = row < 0 || k < 0 || k >= {n} ? -1 : row * {n} + k; }}")
-    number, steps, workspace = "long long", list[Launch](), 0
-    old = [reads(e, "x", data)] if data is not None else []
-    x = e.read("x[i]") if data is not None else f"({e.wide})0"
-    index = [reads(kind, "at", indices)] if depth else []
-    if reduction == "none":
-        last = ("int*", "last", Scratch(0))
-        workspace = aligned(rows * 4)
-        fill = "last[i] = -1;"
-        steps.append(each("scatter_begin", [last], (rows,), fill))
-        if count:
-            lines.append("if (row >= 0) atomicMax(&last[row], (int)i);")
-            steps.append(each("scatter_last", [*index, last], (count,), "\n".join(lines)))
-        body = f"const int m = last[c1];\ny[i] = m < 0 ? x[i] : news[({number})m * {inner} + c2];"
-        parameters = [*old, reads("int", "last", Scratch(0)), reads(e, "news", news), writes(e, "y", Out(0))]
-        steps.append(each("scatter", parameters, sizes, body, largest=count * inner))
-        return Written(tuple(steps), workspace)
+def _place_along(indices: Tensor, y: Tensor, kind: Element, axis: int) -> list[str]:
+    """The place of update `i` among all elements, where each line of indices goes along an axis."""
+    strides = list(strides_of(y.sizes))
+    step, strides[axis] = strides[axis], 0
+    return [
+        *coordinates("long long", "i", indices.sizes, "q"),
+        _index(kind.stored, "at[i]", y.sizes[axis]),
+        f"const long long row = k < 0 || k >= {y.sizes[axis]} ? -1 : {dot(strides, 'q')} + k * {step};",
+    ]
+
+
+def _last(updates: _Updates, e: Element) -> Written:
+    """The last update of each block stays: it is found by the largest of their numbers."""
+    (_, rows, inner), count = updates.sizes, updates.count
+    last = ("int*", "last", Scratch(0))
+    steps = [each("scatter_begin", [last], (rows,), "last[i] = -1;")]
     if count:
-        workspace = aligned(count * 8)
-        lines.append("rows[i] = row;")
-        places = (f"{number}*", "rows", Scratch(0))
-        steps.append(each("scatter_rows", [*index, places], (count,), "\n".join(lines)))
-    body = f"""
-{e.wide} sum = {x};
-for (int m = 0; m < {count}; ++m) if (rows[m] == c1) {{
-    const {e.wide} update = {e.read(f"news[(c0 * {count}ll + m) * {inner} + c2]")};
-    sum = {_step(e, reduction, "sum", "update")};
-}}
-y[i] = {e.write("sum")};
-"""
-    parameters = [*old, writes(e, "y", Out(0))]
-    if count:
-        parameters += [reads(number, "rows", Scratch(0)), reads(e, "news", news)]
-    else:
-        body = f"y[i] = {e.write(x)};"
-    steps.append(each("scatter", parameters, sizes, body, largest=count * inner * before))
-    return Written(tuple(steps), workspace)
+        lines = [*updates.row, "if (row >= 0) atomicMax(&last[row], (int)i);"]
+        steps.append(each("scatter_last", [*updates.index, last], (count,), "\n".join(lines)))
+    body = f"const int m = last[c1];\ny[i] = m < 0 ? x[i] : news[(long long)m * {inner} + c2];"
+    parameters = [*updates.old(e)[0], reads("int", "last", Scratch(0)), reads(e, "news", updates.news)]
+    parameters.append(writes(e, "y", Out(0)))
+    steps.append(each("scatter", parameters, updates.sizes, body, largest=count * inner))
+    return Written(tuple(steps), aligned(rows * 4))
+
+
+def _summed(updates: _Updates, e: Element, reduction: str) -> Written:
+    """All updates of a block, one behind the other (segments.py)."""
+    (before, rows, inner), count = updates.sizes, updates.count
+    old, x = updates.old(e)
+    if not count:
+        return Written((each("scatter", [*old, writes(e, "y", Out(0))], updates.sizes, f"y[i] = {e.write(x)};"),))
+    segments = Segments.of(updates.index, updates.row, count, rows, None)
+    summed, workspace = segments.summed(
+        *("scatter", e, partial(reduced, e, reduction), before, inner, x, old, updates.news, Out(0))
+    )
+    return Written((*segments.launches, *summed), workspace)

@@ -28,6 +28,7 @@ from ...memory.pool import aligned_empty
 from .capture import CaptureRefused, Numbered, captured
 from .driver import LOADED, cupy
 from .exchange import Transfer
+from .faults import lost, step_by_step, told
 from .host import HOST, Aside, aside
 from .keys import Keys
 from .launch import Written
@@ -35,6 +36,8 @@ from .memory import Resident, check_operand, view
 from .staging import Staging
 from .target import GpuTarget
 from .uploads import uploaded
+
+CAPTURES = 3  # that are tried at most, each by a run of its own
 
 
 class GpuInstance(Instance):
@@ -74,7 +77,7 @@ class GpuInstance(Instance):
             self.calls = [self._call(i) for i in range(len(program.steps))]
         self._eager: list[Numbered] = [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
         self._parts: list[Numbered] | None = None
-        self._warm = False
+        self._warm, self._captures, self._checks = False, 0, step_by_step()
         self.refused: tuple[CaptureRefused, ...] = ()
         self.graphs: tuple[Any, ...] = ()
 
@@ -204,21 +207,27 @@ class GpuInstance(Instance):
         observe: Observer | None = None,
     ) -> list[Any]:
         """Replay, as Instance.run does. Inputs and the buffers of outputs are arrays of the host, or CuPy's arrays on
-        this device. It returns when the results are there."""
+        this device. It returns when the results are there, and begins behind what the current stream has to do: inputs,
+        buffers and states may be others' arrays, and memory that others have given back may still be in use there."""
         program = self.program
         with self._cuda.Device(self._gpu.index):
             fed = chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True))
             try:
+                self._came.record(self._cuda.get_current_stream())
+                self.stream.wait_event(self._came)
                 self._feed(dict(fed))
                 self._keys.send(self.around.key, self.stream)
                 with self.stream:
                     self._replay(observe)
                 return self._results(outputs)
-            except BaseException:
+            except BaseException as error:
                 with suppress(Exception):  # of the device: it is being told already
-                    self.stream.synchronize()  # whoever takes the seat next finds nothing going on in it
+                    self._staging.settle()  # whoever takes the seat next finds nothing going on in it
+                    self.stream.synchronize()
                     if self._carried is not None:
                         self._carried.forget()
+                if lost(error):
+                    raise told(error, self._gpu.name) from error
                 raise
             finally:
                 for name in self._passing:
@@ -236,12 +245,10 @@ class GpuInstance(Instance):
         self._staging.bring(host, self._wanted, self.stream)
 
     def _feed_from_device(self, name: str, array: Any) -> None:
-        """Take an input that lies on the device already, behind what its maker's stream has to do."""
+        """Take an input that lies on the device already."""
         if name not in self._staging.arrays:
             self.arrays[name] = array.get()
             return
-        self._came.record(self._cuda.get_current_stream())
-        self.stream.wait_event(self._came)
         self._staging.across(self.device_arrays[name], array, self.stream)
         if name in self._read_here:
             self._staging.down(name, self.device_arrays[name], self.stream)
@@ -253,17 +260,22 @@ class GpuInstance(Instance):
             if observe is not None:
                 self._observed(observe)
                 return
-            parts = self._parts
-            if parts is None and self._warm:
-                parts = self._parts = self._capture()
-            self._warm = True
+            if self._warm and not self._checks and self._may_capture():
+                self._parts = self._capture()
+            parts, self._warm = self._parts, True
             for i, call in self._eager if parts is None else parts:  # noqa: B007 (the handler below reads the index)
                 if meter.watches:
                     meter.check()
                 status = call()
                 if status.__class__ is int and status:
                     raise failed(status)
+                if self._checks:
+                    self.stream.synchronize()
         except Exception as error:
+            if lost(error):
+                if self._checks:  # then it is of this step
+                    raise told(error, self._gpu.name, self._place(i)) from error
+                raise
             with blaming(self.program.steps[i].node.place):
                 raise
             raise AssertionError from error  # not reached: blaming raises
@@ -288,8 +300,25 @@ class GpuInstance(Instance):
                         self.arrays[name] = self.device_arrays[name].get().view(known.dtype.numpy)
             observe("after", i, step, self)
 
+    def _place(self, i: int) -> str:
+        return self.program.steps[i].node.place
+
+    def _may_capture(self) -> bool:
+        """True before the first capture, and again after one in which a call was refused, which may have been for that
+        moment."""
+        refused = any(r.index not in self._aside and self._capturable(r.index) for r in self.refused)
+        return not self._captures or (refused and self._captures < CAPTURES)
+
+    def _capturable(self, i: int) -> bool:
+        return self.program.steps[i].choice.capturable
+
     def _capture(self) -> list[Numbered]:
         """The program as graphs, and the calls between them."""
+        self._captures += 1
+        for name in dict.fromkeys(s.choice.kernel for i, s in enumerate(self.program.steps) if i not in self._aside):
+            ready = getattr(self._gpu.kernel(name), "ready", None)
+            if ready is not None:
+                ready(self._gpu.name)
         parts: list[Numbered] = []
         refused: list[CaptureRefused] = []
         graphs: list[Any] = []
@@ -303,7 +332,7 @@ class GpuInstance(Instance):
             together.clear()
 
         for i, call in self._eager:
-            if i not in self._aside and self.program.steps[i].choice.capturable:
+            if i not in self._aside and self._capturable(i):
                 together.append((i, call))
                 continue
             close()

@@ -21,6 +21,7 @@ from .movement import CudaMovement, Pad
 from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import CudaPointwise
 from .pool import CudaPool, GlobalPool
+from .pool_grads import PoolGradients
 from .quantised import DynamicQuantise, Quantise
 from .random import Random
 from .recurrence import Recurrence
@@ -28,14 +29,16 @@ from .reduce import CudaReduce
 from .resize import Resize
 from .scans import Cumulated, ScanPlaces
 from .softmax import Softmax
+from .table_rows import CudaGatherGradRows, CudaUpdateRows
 from .topk import TopK
+from .total_norm import TotalNorm
 
 GPU_KERNELS: tuple[Kernel, ...] = (
-    *cudnn.KERNELS, *cublaslt.KERNELS,
-    CudaPointwise(), CudaReduce(), CudaMovement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(),
+    *cudnn.KERNELS, *cublaslt.KERNELS, *cudnn.PRODUCTS,
+    CudaPointwise(), CudaReduce(), TotalNorm(), CudaMovement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(),
     LocalNormalisation(),
-    CudaPool(), GlobalPool(), Gather(), CudaScatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(),
-    ScanPlaces(), Losses(),
+    CudaPool(), GlobalPool(), PoolGradients(), Gather(), CudaScatter(), CudaGatherGradRows(), CudaUpdateRows(),
+    Quantise(), DynamicQuantise(), TopK(), Cumulated(), ScanPlaces(), Losses(),
     BatchNormalisationTraining(), CudaExchanges(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
     Images(), Determinant(), LinearAttention(), Fourier(),

@@ -20,11 +20,12 @@ class LinearAttention(Generated):
     """LinearAttention with all rules."""
 
     name = "gpu.linear_attention"
+    spares = (1,)
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "LinearAttention")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         every = [t for t in (*request.inputs, *request.outputs) if t is not None]
         forms, (query, key, value) = elements(every), request.inputs[:3]
         if forms is None or any(not e.dtype.floating for e in forms):
@@ -32,8 +33,6 @@ class LinearAttention(Generated):
         assert isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
         if max(t.elements or 0 for t in every if isinstance(t, Tensor)) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        if not request.node.outputs[0]:
-            return Declined("only the state is requested")
         attrs, present = request.node.attrs, [i for i, t in enumerate(request.inputs) if t is not None]
         kinds = dict(zip(present, forms, strict=False))
         heads, groups = attrs["q_num_heads"], attrs["kv_num_heads"]

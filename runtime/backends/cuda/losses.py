@@ -86,11 +86,12 @@ class Losses(Generated):
     """One launch for the rows of scores, and one or two for the sums."""
 
     name = "gpu.losses"
+    spares = (1,)
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in KINDS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         gradient = request.node.op == GRADIENT
         scores = request.inputs[1 if gradient else 0]
         forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])

@@ -22,11 +22,12 @@ class Made(Generated):
     """One thread for each element of the result."""
 
     name = "gpu.made"
+    spares = (1,)
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in MAKERS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         y, ins = request.outputs[0], [t for t in request.inputs if t is not None]
         if not isinstance(y, Tensor) or not y.static or not all(isinstance(t, Tensor) and t.static for t in ins):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")

@@ -30,6 +30,15 @@ def pinned(nbytes: int) -> Array:
     return np.frombuffer(cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
 
+def behind(stream: Any) -> None:
+    """Let a stream begin behind what the current one has to do: with arrays of others, and with memory that CuPy's pool
+    gives out again while it is still in use there."""
+    cuda = cupy().cuda
+    here = cuda.Event(disable_timing=True)
+    here.record(cuda.get_current_stream())
+    stream.wait_event(here)
+
+
 def allocated(nbytes: int, index: int) -> Any:
     """Return `nbytes` of uninitialised, contiguous memory, as an array of CuPy. Raises DeviceFull if there is not
     enough."""
@@ -182,12 +191,13 @@ class Resident:
 
 
 def _copied(host: Array, device: Any, index: int, *, up: bool) -> None:
-    """Copy between contiguous arrays of one size, and wait for it."""
+    """Copy between contiguous arrays of one size, behind what the current stream does, and wait for it."""
     cp = cupy()
     if not host.nbytes:
         return
     with cp.cuda.Device(index):
         runtime, stream = cp.cuda.runtime, cp.cuda.Stream(non_blocking=True)
+        behind(stream)
         ends = (device.data.ptr, host.ctypes.data) if up else (host.ctypes.data, device.data.ptr)
         kind = runtime.memcpyHostToDevice if up else runtime.memcpyDeviceToHost
         runtime.memcpyAsync(*ends, host.nbytes, kind, stream.ptr)

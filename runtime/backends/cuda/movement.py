@@ -15,9 +15,10 @@ from ...compile.kernel import Choice, Declined, KernelArgs, KernelRequest
 from ...ir.graph import Node
 from ..cpu.movement import MOVES
 from .copies import Shadow, StridedCopy, launches, shadow
-from .generated import Generated
+from .generated import ALL, Generated
 from .launch import In, Out, Written
 from .text import constant, dot, each, permuted, raw, reads, strides_of, writes
+from .unwanted import completed
 
 Pairs = Sequence[tuple[Shadow, Shadow]]
 
@@ -45,12 +46,14 @@ class CudaMovement(Generated):
     nothing."""
 
     name = "gpu.copy"
+    spares = ALL
 
     def serves(self, node: Node) -> bool:
         moves = node.op in MOVES or node.op in BLOCKS or node.op == "BitCast"
         return (not node.domain and moves and node.op != "Cast") or (node.domain, node.op) == ("mezzo", "Reorder")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
+        wanted, request = request.node.outputs, completed(request, ())  # a part begins where those before it end
         node, (x, *others) = request.node, request.inputs
         (y, *_), many = request.outputs, node.op == "Concat"
         for t in (x, *(others if many else ()), *request.outputs):
@@ -58,8 +61,6 @@ class CudaMovement(Generated):
                 return Declined("an operand is no tensor of numbers, or its sizes are not known")
             if t.layout and not is_permutation(t.layout):
                 return Declined(f"{t} has no order of axes")
-        if not all(node.outputs):
-            return Declined("a part is not requested")
         if node.op == "BitCast" and isinstance(x, Tensor) and x.dtype.bits < 8:
             return Declined(f"one element of {x.dtype} has a byte, whose other bits are its sign")
         assert isinstance(x, Tensor) and isinstance(y, Tensor)
@@ -71,7 +72,11 @@ class CudaMovement(Generated):
         pairs = self._pairs(request, laid)
         if isinstance(pairs, Declined):
             return pairs
-        copies = [StridedCopy.between(i, out, to, j, source, of) for (i, out, to), (j, source, of) in pairs if to.size]
+        copies = [
+            StridedCopy.between(i, out, to, j, source, of)
+            for (i, out, to), (j, source, of) in pairs
+            if to.size and wanted[i]
+        ]
         launched = launches(node.op.lower(), copies, (laid[: len(request.inputs)], laid[len(request.inputs) :]))
         aliases = tuple(launch.copies for launch in launched if launch.copies is not None)
         return Written(launched, aliases=aliases, layouts=tuple(layouts) if any(layouts) else ())
@@ -139,7 +144,7 @@ class Pad(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Pad", "CenterCropPad")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         x, y, node = request.inputs[0], request.outputs[0], request.node
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not x.static or not y.static:
             return Declined("an operand is no tensor of numbers, or its sizes are not known")

@@ -45,11 +45,12 @@ class Normalisation(Generated):
     """One launch, with a warp or a block for each row."""
 
     name = "gpu.normalisation"
+    spares = (1, 2)
 
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in OPS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         if elements([t for t in (*request.inputs, *request.outputs) if t is not None]) is None:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         x = request.inputs[0]
@@ -64,30 +65,30 @@ class Normalisation(Generated):
 
 
 def _launch(request: KernelRequest, form: NormForm) -> Launch:
-    rows, wide = form.rows, form.wide
+    x, y, wide = _element(request.inputs[0]), _element(request.outputs[0]), form.wide
+    rows = form.rows.wide(x.dtype.itemsize) if x.dtype is y.dtype else form.rows
     parameters = _parameters(request)
-    x, y = _element(request.inputs[0]), _element(request.outputs[0])
-    read = f"({wide}){x.read('x0[p]')}"
     kept, over = rows.in_registers, rows.unrolled if rows.in_registers else rows.loop
-    value = "v[k]" if kept else read
-    body, first = rows.begin(), [f"v[k] = {read};"] if kept else []
+    value = "v[k]" if kept else f"({wide}){x.read('x0[p]')}"
+    body = rows.begin()
     if kept:
-        body.append(f"{wide} v[{rows.kept}];")
+        body += [f"{wide} v[{rows.kept}];", *rows.load(x, "x0", "v")]
     if form.centre:
-        body += [f"{wide} sum = 0;", *over(*first, f"sum += {value};"), *rows.across(wide, "sum", "sum + other")]
+        body += [f"{wide} sum = 0;", *over(f"sum += {value};"), *rows.across(wide, "sum", "sum + other")]
         body.append(f"const {wide} mean = sum / {rows.size};")
     distance = f"{value} - mean" if form.centre else value
     term = "squares += d * d;" if form.power == 2 else "squares += d < 0 ? -d : d;"
     body += [
         f"{wide} squares = 0;",
-        *over(*([] if form.centre else first), f"const {wide} d = {distance};", term),
+        *over(f"const {wide} d = {distance};", term),
         *rows.across(wide, "squares", "squares + other"),
         f"const {wide} factor = {form.factor};",
-        *over(*form.more, f"const {wide} d = ({distance}) * factor;", f"y0[p] = {y.write(form.result)};"),
-        *form.after,
     ]
+    result, before = y.write(form.result), (*form.more, f"const {wide} d = ({distance}) * factor;")
+    body += rows.store("y0", result, *before) if kept else rows.loop(*before, f"y0[p] = {result};")
+    body += form.after
     family = request.node.op.removesuffix("ormalization").lower()
-    return launch(family, parameters, "\n".join(body), rows.blocks, rows.threads)
+    return launch(family, parameters, "\n".join(body), rows.blocks, rows.threads, before=rows.piece(x))
 
 
 def _parameters(request: KernelRequest) -> list[Parameter]:
@@ -222,11 +223,12 @@ class BatchNormalisation(Generated):
     """BatchNormalization by given statistics, in the order of axes that the input has."""
 
     name = "gpu.batch_normalisation"
+    spares = (1, 2)
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "BatchNormalization")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
@@ -257,7 +259,7 @@ class LocalNormalisation(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "LRN")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x = elements([*request.inputs, *request.outputs]), request.inputs[0]
         if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")

@@ -40,7 +40,7 @@ class CudaPointwise(Generated):
             return all(_pointwise(record) for record, _, _ in links(node.attrs["chain"]))
         return _pointwise(node.record) or (node.domain, node.op) == ("mezzo", "Update")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         results = [t for t in request.outputs if isinstance(t, Tensor) and t.static]
         operands = [t for t in request.inputs if t is None or (isinstance(t, Tensor) and t.static)]
         if len(results) < len(request.outputs) or len(operands) < len(request.inputs):
@@ -131,7 +131,9 @@ class _Kernel:
         code: Lowered,
     ) -> None:
         self.request, self.operands, self.results, self.code = request, operands, results, code
-        self.layout = _layout([t for t in operands if t is not None], results[0])
+        # an update is written over what it renews, whatever the order of the gradient's axes
+        led = operands[:1] if request.node.op == "Update" else operands
+        self.layout = _layout([t for t in led if t is not None], results[0])
         self.read = code.reads
 
     def written(self) -> Written:

@@ -21,13 +21,14 @@ class CudaPool(Generated):
     """MaxPool (with Indices, and its training twin), AveragePool and LpPool, of any number of axes."""
 
     name = "gpu.pool"
+    spares = (1,)
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "MaxPoolTrain") or (
             not node.domain and node.op in ("MaxPool", "AveragePool", "LpPool")
         )
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
@@ -68,7 +69,7 @@ def over(around: tuple[Window, ...], x: Tensor, layout: str, *inner: str) -> lis
     ]
 
 
-def _lanes(e: Element, y: Tensor, layout: str) -> int:
+def lanes_of(e: Element, y: Tensor, layout: str) -> int:
     """Return the number of channels for each thread: up to 16 bytes, if they are neighbours and threads are many."""
     if not layout or ord(layout[-1]) - ord("a") != 1:
         return 1
@@ -114,7 +115,9 @@ def _largest(
     e = forms[0]
     if len(forms) == 2:
         larger_one = "if (v > made || v != v) made = v;"
-        return _in_lanes(*("max_pool", e, x, y, layout, around, _lanes(e, y, layout)), e.lowest, larger_one, "", "made")
+        return _in_lanes(
+            *("max_pool", e, x, y, layout, around, lanes_of(e, y, layout)), e.lowest, larger_one, "", "made"
+        )
     train = request.node.op == "MaxPoolTrain"
     kernel, sizes = [w.kernel for w in around], x.sizes[2:]
     if request.node.attrs.get("storage_order"):  # counted by columns
@@ -156,7 +159,7 @@ def _summed(
             counts.append(f"n{d}")
         result = f"made / ({e.wide})({' * '.join(counts)})"
     family = "average_pool" if op == "AveragePool" else "lp_pool"
-    lanes = _lanes(e, y, layout)
+    lanes = lanes_of(e, y, layout)
     return _in_lanes(family, e, x, y, layout, around, lanes, "0", f"made += {term};", "\n".join(before), result)
 
 
@@ -180,7 +183,7 @@ class GlobalPool(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")

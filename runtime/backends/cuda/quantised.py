@@ -7,12 +7,14 @@ from ....ops.core.rules import axis_of
 from ....ops.quantization.quantize import int_range
 from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
+from ...memory.liveness import aligned
 from .generated import Generated
-from .launch import In, Out, Written
+from .launch import In, Launch, Operand, Out, Scratch, Written
 from .rows import Rows
 from .text import Element, each, elements, has_input, launch, reads, strides_of, writes
 
 WHOLE = tuple(d for d in DType if d.integer and d.bits in (8, 16, 32))
+SHARE, PARTS = 1 << 14, 512  # elements that a block looks through at least, and such blocks at most
 REAL = (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16)
 
 
@@ -34,7 +36,7 @@ class Quantise(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("QuantizeLinear", "DequantizeLinear")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         present = [t for t in (*request.inputs, *request.outputs) if t is not None]
         forms, y, x = elements(present), request.outputs[0], request.inputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
@@ -88,26 +90,29 @@ class DynamicQuantise(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "DynamicQuantizeLinear")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         x = request.inputs[0]
         if not isinstance(x, Tensor) or not x.static or x.dtype is not DType.FLOAT or not x.elements:
             return Declined("the input is no tensor of float32 with elements, or its sizes are not known")
-        if len(request.outputs) < 3 or not all(request.node.outputs):
-            return Declined("scale or zero point are not requested")
-        rows = Rows.of((1, x.elements), [1])
         zero, step = step_of_uint8("-least / by", "0"), step_of_uint8("quotient", "zero[0]")
-        body = [
-            *rows.begin(),
-            "float least = 0, most = 0;",
-            *rows.loop("const float v = x[p];", "least = v < least || v != v ? v : least;",
-                       "most = v > most || v != v ? v : most;"),
-            *rows.across("float", "least", "other < least || other != other ? other : least"),
-            *rows.across("float", "most", "other > most || other != other ? other : most"),
+        parts = min(PARTS, -(-x.elements // SHARE))
+        extremes = [Scratch(0), Scratch(aligned(4 * parts))]
+        outs = [writes("float", "scale", Out(1)), writes("unsigned char", "zero", Out(2))]
+        last = [
             "const float range = (most - least) / 255.0f, by = range == 0 ? 1.0f : range;",
             f"if (lane == 0) {{ scale[0] = by; zero[0] = (unsigned char){zero}; }}",
-        ]  # fmt: skip
-        outs = [writes("float", "scale", Out(1)), writes("unsigned char", "zero", Out(2))]
-        first = launch("range", [reads("float", "x", In(0)), *outs], "\n".join(body), rows.blocks, rows.threads)
+        ]
+        own = [reads("float", "x", In(0))]
+        if parts == 1:
+            launches = [_range(x.elements, x.elements, ("x[p]", "x[p]"), [*own, *outs], last)]
+        else:
+            share = -(-x.elements // parts)
+            stores = "if (lane == 0) { lows[row] = least; highs[row] = most; }"
+            places = list(zip(("lows", "highs"), extremes, strict=True))
+            found = [*own, *(writes("float", name, place) for name, place in places)]
+            launches = [_range(x.elements, share, ("x[p]", "x[p]"), found, [stores])]
+            ends = [reads("float", name, place) for name, place in places]
+            launches.append(_range(parts, parts, ("lows[p]", "highs[p]"), [*ends, *outs], last))
         parameters = [
             reads("float", "x", In(0)),
             reads("float", "scale", Out(1)),
@@ -115,7 +120,29 @@ class DynamicQuantise(Generated):
         ]
         text = f"const float quotient = x[i] / scale[0];\ny[i] = (unsigned char){step};"
         second = each("quantise", [*parameters, writes("unsigned char", "y", Out(0))], (x.elements,), text)
-        return Written((first, second))
+        return Written((*launches, second), 2 * aligned(4 * parts) if parts > 1 else 0)
+
+
+def _range(
+    count: int, share: int, elements: tuple[str, str], parameters: list[tuple[str, str, Operand]], last: list[str]
+) -> Launch:
+    """The `least` and the `most` of each `share` of `count` elements, and of zero; NaN if one is. `elements` are the
+    sources of what is compared at `p`, and `last` is done with the results, those of share `row`."""
+    rows = Rows.of((-(-count // share), share), [1])
+    inside = [f"if (p >= {count}) break;"] if count % share else []
+    body = [
+        *rows.begin(),
+        "float least = 0, most = 0;",
+        *rows.loop(
+            *(*inside, f"const float low = {elements[0]}, high = {elements[1]};"),
+            "least = low < least || low != low ? low : least;",
+            "most = high > most || high != high ? high : most;",
+        ),
+        *rows.across("float", "least", "other < least || other != other ? other : least"),
+        *rows.across("float", "most", "other > most || other != other ? other : most"),
+        *last,
+    ]
+    return launch("range", parameters, "\n".join(body), rows.blocks, rows.threads)
 
 
 def step_of_uint8(steps: str, zero: str) -> str:

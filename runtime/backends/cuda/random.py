@@ -29,11 +29,12 @@ class Random(Generated):
     """Draws of uniform and normal numbers, and operators that compare with them; one thread for four numbers."""
 
     name = "gpu.random"
+    spares = (1,)
 
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in WRITERS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         y, ins = request.outputs[0], [t for t in request.inputs if t is not None]
         if not isinstance(y, Tensor) or not y.static or not all(isinstance(t, Tensor) and t.static for t in ins):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")

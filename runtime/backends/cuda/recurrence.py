@@ -18,7 +18,7 @@ from ....ops import Tensor
 from ....ops.core.lowered import lower
 from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
-from .generated import Generated
+from .generated import ALL, Generated
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .source import Unwritten, element_of, write
 from .steps import Dot, Phase, Place, Steps
@@ -35,11 +35,12 @@ class Recurrence(Generated):
     """`mezzo.Recurrence` whose states are matrices: see `Steps` for what its links may be."""
 
     name = "gpu.recurrence"
+    spares = ALL
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "Recurrence")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         every = [*request.inputs, *request.outputs]
         if not all(isinstance(t, Tensor) and t.static for t in every):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")

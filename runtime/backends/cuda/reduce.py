@@ -52,7 +52,7 @@ class CudaReduce(Generated):
     def serves(self, node: Node) -> bool:
         return (not node.domain and node.op in _FORMS) or (node.domain, node.op) == ("mezzo", "SumTo")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         x, y = request.inputs[0], request.outputs[0]
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.static and y.static):
             return Declined("sizes are not known")

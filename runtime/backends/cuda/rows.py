@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from ....ops.dataclasses import dataclass
-from .text import WARP, coordinates, dot, index_type, strides_of
+from ....ops.dataclasses import dataclass, replace
+from .text import WARP, Element, coordinates, dot, index_type, strides_of
 
 BLOCKS = 132  # that many processors wait for work
 REGISTERS = 32  # elements that a thread keeps
@@ -16,10 +16,12 @@ REGISTERS = 32  # elements that a thread keeps
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of an array: `outer` has the kept axes, which count the rows, `inner` the combined ones, both as (sizes,
-    strides); `size` is the number of elements of a row, `count` the number of rows."""
+    strides); `size` is the number of elements of a row, `count` the number of rows. A thread takes `width` neighbours
+    at once of a row in registers."""
 
     outer: tuple[tuple[int, ...], tuple[int, ...]]
     inner: tuple[tuple[int, ...], tuple[int, ...]]
+    width: int = 1
 
     @classmethod
     def of(cls, sizes: Sequence[int], axes: Sequence[int], layout: str = "") -> Rows:
@@ -143,7 +145,16 @@ class Rows:
     @property
     def kept(self) -> int:
         """Number of elements of a row for each thread."""
-        return -(-self.size // self.team)
+        return -(-self.size // (self.team * self.width)) * self.width
+
+    def wide(self, itemsize: int) -> Rows:
+        """The rows with 16 bytes for a thread at once, as far as elements of this size lie so and suffice for all."""
+        if self.inner[1] != (1,):
+            return self
+        width = math.gcd(16 // itemsize, self.size, *self.outer[1])
+        while width > 1 and (width * self.team > self.size or not replace(self, width=width).in_registers):
+            width //= 2
+        return replace(self, width=width)
 
     @property
     def in_registers(self) -> bool:
@@ -152,11 +163,54 @@ class Rows:
 
     def unrolled(self, *body: str) -> list[str]:
         """Return the loop as `loop` does, with the number of the thread's element in `k`, known to the compiler."""
-        inner = self._inner(body)
-        even = self.size % self.team == 0
-        test = "" if even else f"if (j < {self.size}) "
-        number = f"const int j = k * {self.team} + lane;\n" if test or "j" in re.findall(r"\w+", inner) else ""
+        inner, width = self._inner(body), self.width
+        test = "" if self._even else f"if (j < {self.size}) "
+        place = (
+            f"(k / {width} * {self.team} + lane) * {width} + k % {width}" if width > 1 else f"k * {self.team} + lane"
+        )
+        number = f"const int j = {place};\n" if test or "j" in re.findall(r"\w+", inner) else ""
         return ["#pragma unroll", f"for (int k = 0; k < {self.kept}; ++k) {{\n{number}{test}{{\n{inner}}}\n}}"]
+
+    @property
+    def _even(self) -> bool:
+        """True if all threads of a row have as many elements."""
+        return self.size % (self.team * self.width) == 0
+
+    def load(self, e: Element, x: str, into: str) -> list[str]:
+        """Statements that read the elements of the row that are this thread's, from `x` into the array `into`."""
+        if self.width == 1:
+            return self.unrolled(f"{into}[k] = {e.read(f'{x}[p]')};")
+        return self._pieces(
+            f"const KERNEL_piece piece = *(const KERNEL_piece*)({x} + at + first);",
+            *("#pragma unroll", f"for (int r = 0; r < {self.width}; ++r) {into}[q + r] = {e.read('piece.v[r]')};"),
+        )
+
+    def store(self, y: str, value: str, *before: str) -> list[str]:
+        """Statements that write `value` to `y` for each element of this thread; `before` are statements of its own."""
+        if self.width == 1:
+            return self.unrolled(*before, f"{y}[p] = {value};")
+        inner = self._inner([*before, f"piece.v[r] = {value};"])
+        return self._pieces(
+            "KERNEL_piece piece;",
+            "#pragma unroll",
+            f"for (int r = 0; r < {self.width}; ++r) {{ const int k = q + r, j = first + r;\n{inner}}}",
+            f"*(KERNEL_piece*)({y} + at + first) = piece;",
+        )
+
+    def _pieces(self, *body: str) -> list[str]:
+        test = "" if self._even else f"if (first < {self.size}) "
+        return [
+            "#pragma unroll",
+            f"for (int q = 0; q < {self.kept}; q += {self.width}) {{",
+            f"const int first = (q / {self.width} * {self.team} + lane) * {self.width};",
+            *(f"{test}{{", *body, "}}"),
+        ]
+
+    def piece(self, e: Element) -> str:
+        """The type of neighbours that `load` and `store` take, in front of the kernel."""
+        if self.width == 1:
+            return ""
+        return f"struct alignas({self.width * e.dtype.itemsize}) KERNEL_piece {{ {e.stored} v[{self.width}]; }};\n"
 
 
 def _merged(

@@ -27,7 +27,7 @@ class Cumulated(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("CumSum", "CumProd")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, axis = elements([request.inputs[0], *request.outputs]), request.inputs[0], constant(request, 1)
         if forms is None or not isinstance(x, Tensor) or forms[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
@@ -122,7 +122,7 @@ class ScanPlaces(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("ArgMax", "ArgMin", "Hardmax")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")

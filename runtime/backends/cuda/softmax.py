@@ -30,7 +30,7 @@ class Softmax(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in KINDS
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
         if forms is None or any(not e.dtype.floating for e in forms):
             return Declined("an operand is no tensor of floats of 16, 32 or 64 bits, or its sizes are not known")
@@ -46,7 +46,7 @@ class Softmax(Generated):
 
 
 def _in_registers(rows: Rows, e: Element, log: bool) -> Launch:
-    exp, half = e.f("exp"), e.dtype is DType.FLOAT16
+    exp, half, rows = e.f("exp"), e.dtype is DType.FLOAT16, rows.wide(e.dtype.itemsize)
 
     def rounded(value: str) -> str:  # each step of the reference rounds to float16
         return e.read(e.write(value)) if half and not log else value
@@ -57,12 +57,13 @@ def _in_registers(rows: Rows, e: Element, log: bool) -> Launch:
     body = [
         *rows.begin(),
         f"{e.wide} v[{rows.kept}], most = {e.read('x[at]')}, sum = 0;",
-        *rows.unrolled(f"v[k] = {e.read('x[p]')};", f"const {e.wide} other = v[k];", f"most = {larger('most')};"),
+        *rows.load(e, "x", "v"),
+        *rows.unrolled(f"const {e.wide} other = v[k];", f"most = {larger('most')};"),
         *rows.across(e.wide, "most", larger("most")),
         *rows.unrolled(term),
         *rows.across(e.wide, "sum", "sum + other"),
         f"const {e.wide} total = {total};",
-        *rows.unrolled(f"y[p] = {e.write(value)};"),
+        *rows.store("y", e.write(value)),
     ]
     return _launch(rows, e, "log_softmax" if log else "softmax", body, ("x",))
 
@@ -104,4 +105,5 @@ def _gradient(rows: Rows, e: Element, log: bool) -> Launch:
 
 def _launch(rows: Rows, e: Element, family: str, body: list[str], inputs: tuple[str, ...], output: str = "y") -> Launch:
     parameters = [reads(e, name, In(i)) for i, name in enumerate(inputs)]
-    return launch(family, [*parameters, writes(e, output, Out(0))], "\n".join(body), rows.blocks, rows.threads)
+    parameters.append(writes(e, output, Out(0)))
+    return launch(family, parameters, "\n".join(body), rows.blocks, rows.threads, before=rows.piece(e))

@@ -53,8 +53,8 @@ class Staging:
             if name not in large:
                 np.copyto(self.arrays[name], array)
         if small:
-            first, last = (self._places[n] for n in (small[0], small[-1]))
-            begin, end = first[0], last[0] + last[1]
+            places = sorted(self._places[n] for n in small)  # as they lie
+            begin, end = places[0][0], sum(places[-1])
             together = len(small) == len(wanted) and end - begin <= PIECE
             spans = [(begin, end - begin)] if together else [self._places[n] for n in small]
             for at, nbytes in spans:
@@ -65,9 +65,13 @@ class Staging:
             self._arrived.record(self.copies)
             stream.wait_event(self._arrived)
 
+    def settle(self) -> None:
+        """Wait for copies that no other stream has been told to wait for: a run has ended early."""
+        self.copies.synchronize()
+
     def fetch(self, names: Sequence[str], stream: Any) -> None:
         """Copy results into the mirror behind what `stream` does; they are there when it is done."""
-        spans = [self._places[n] for n in names]
+        spans = sorted(self._places[n] for n in names)  # as they lie
         extent = spans[-1][0] + spans[-1][1] - spans[0][0] if spans else 0
         if extent and extent <= sum(aligned(nbytes) for _, nbytes in spans):  # nothing else lies between them
             spans = [(spans[0][0], extent)]

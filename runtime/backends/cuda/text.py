@@ -170,6 +170,44 @@ def each(
     return launch(family, parameters, "\n".join(head) + "\n" + body, -(-count // THREADS), before=before)
 
 
+def each_wide(
+    family: str,
+    arrays: Sequence[tuple[Element, str, Operand]],
+    others: Sequence[tuple[str, str, Operand]],
+    count: int,
+    body: str,
+) -> Launch:
+    """One thread for up to 16 bytes of arrays that lie alike, of which the last is written. `body` makes its element
+    `i`, as it is stored, of those of the others, which bear the names of their arrays."""
+    width = math.gcd(count, 16 // max(e.dtype.itemsize for e, _, _ in arrays))
+    index, (result, name, _) = index_type(count), arrays[-1]
+    kinds = {e.stored: f"KERNEL_{e.dtype}" for e, _, _ in arrays}
+    sizes = {e.stored: e.dtype.itemsize * width for e, _, _ in arrays}
+    structs = [f"struct alignas({sizes[s]}) {kind} {{ {s} v[{width}]; }};\n" for s, kind in kinds.items()]
+    lines = [
+        f"const {index} first = (({index})blockIdx.x * {THREADS} + threadIdx.x) * {width};",
+        f"if (first >= {count}) return;",
+        *(
+            f"const {kinds[e.stored]} pack_{n} = *(const {kinds[e.stored]}*)(all_{n} + first);"
+            for e, n, _ in arrays[:-1]
+        ),
+        f"{kinds[result.stored]} pack_{name};",
+        "#pragma unroll",
+        f"for (int k = 0; k < {width}; ++k) {{",
+        f"const {index} i = first + k;",
+        *(f"const {e.wide} {n} = {e.read(f'pack_{n}.v[k]')};" for e, n, _ in arrays[:-1]),
+        f"{result.stored} {name};",
+        body,
+        f"pack_{name}.v[k] = {name};",
+        "}",
+        f"*({kinds[result.stored]}*)(all_{name} + first) = pack_{name};",
+    ]
+    parameters = [reads(e, f"all_{n}", operand) for e, n, operand in arrays[:-1]]
+    parameters += [writes(result, f"all_{name}", arrays[-1][2]), *others]
+    blocks = -(-count // (THREADS * width))
+    return launch(family, parameters, "\n".join(lines), blocks, before="".join(structs))
+
+
 def coordinates(
     index: str,
     number: str,

@@ -29,12 +29,10 @@ class TopK(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "TopK")
 
-    def written(self, request: KernelRequest) -> Written | Declined:
+    def write(self, request: KernelRequest) -> Written | Declined:
         forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if len(request.outputs) < 2 or not all(request.node.outputs):
-            return Declined("values or places are not requested")
         if not y.elements:
             return Written(())
         axis = axis_of(request.node.attrs.get("axis", -1), x.rank)

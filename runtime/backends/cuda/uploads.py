@@ -12,7 +12,7 @@ from ....ops import DType
 from ....ops.types import Array
 from ...memory.shared_constants import derived, known
 from .driver import cupy
-from .memory import Resident, allocated, element, pinned
+from .memory import Resident, allocated, behind, element, pinned
 
 STAGED = 64 << 20  # bytes of pinned memory at most
 _UPLOADING = threading.Lock()
@@ -49,6 +49,7 @@ class Uploads:
         memory = allocated(max(array.nbytes, 1), self._index)
         source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         with cp.cuda.Device(self._index):
+            behind(self._stream)
             first = 0
             while first < source.size:
                 first += self._piece(memory.data.ptr + first, source[first:])

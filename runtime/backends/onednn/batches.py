@@ -10,47 +10,60 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from ...compile.kernel import failed
 from ...execution.alarm import readable
+from ...ir.interpreter import blaming
+from .flag_watch import LookAtRows
 from .invalid import Look, LookAtAll, LowerAll, Lowering
-from .kernel import Calls, Moved
-from .machine_code import RUN, Routine, routine, table
-from .primitive import Execution
+from .looked import PLAIN, Looked
+from .machine_code import ROW_BYTES, RUN, Routine, Row, routine, table
 from .teams import Order
 
-# Calls whose `rows` are all that they do. A subclass may do more.
-NATIVE = (Execution, Moved, Calls, Routine, Look, LookAtAll, LowerAll, Lowering)
+# Calls whose `rows` are all that they do; a method `met` takes a row, and its answer if that is not 0.
+NATIVE = (*PLAIN, Routine, Look, LookAtAll, LowerAll, Lowering, Looked, LookAtRows)
 MOST_HELD = 64  # short calls that run without releasing the lock
 
 
-class Batch:
-    """Consecutive calls as one. `calls` are pairs of the name of a step, for errors, and a call; looks at the flag are
-    checked at the end.
+class Batch(Routine):
+    """Consecutive calls as one. `calls` are pairs of the name of a step, for errors, and a call.
 
-    Raises ExecutionError where a call answers with another status than 0, InvalidOperation as the looks do.
+    An answer other than 0 is for `judge`, so that a run without one calls nothing of Python's.
     """
 
-    __slots__ = ("_calls", "_looks", "_names", "_run", "_table")
+    _entries: list[tuple[str, Any, int, int]]  # of each row: the name, the call, the first row of that and its end
+    _table: Any
 
-    def __init__(self, calls: Sequence[tuple[str, Any]]) -> None:
-        rows = [(name, row) for name, call in calls for row in call.rows]
-        self._calls = [call for _, call in calls]  # they own what the rows point to
-        self._names = [name for name, _ in rows]
-        self._table = table([row for _, row in rows])
-        self._looks = tuple(call for call in self._calls if isinstance(call, Look))
-        held = len(rows) <= MOST_HELD and all(_is_short(call) for call in self._calls)
-        arguments = (ctypes.c_void_p(ctypes.addressof(self._table)), ctypes.c_int64(len(rows)))
-        self._run = Routine(_functions()[held], *arguments)
+    def __new__(cls, calls: Sequence[tuple[str, Any]]) -> Self:
+        entries: list[tuple[str, Any, int, int]] = []
+        rows: list[Row] = []
+        for name, call in calls:
+            begin, end = len(rows), len(rows) + len(call.rows)
+            entries += [(name, call, begin, end)] * len(call.rows)
+            rows += call.rows
+        held = len(rows) <= MOST_HELD and all(_is_short(call) for _, call in calls)
+        numbers = table(rows)
+        arguments = (ctypes.c_void_p(ctypes.addressof(numbers)), ctypes.c_int64(len(rows)))
+        batch = super().__new__(cls, _functions()[held], *arguments)
+        batch._entries, batch._table = entries, numbers  # calls own what the rows point to
+        return batch
 
-    def __call__(self) -> None:
-        answer = self._run()
-        if answer:
-            raise failed(answer & 0xFFFFFFFF).at(self._names[(answer >> 32) - 1])
-        for look in self._looks:
-            if look.flags.value:
-                look.check()
+    def judge(self, answer: int) -> None:
+        """Raise what an answer means, or let the call that it came from see to it and go on behind that.
+
+        Raises ExecutionError where a call has answered with another status than 0, InvalidOperation as the looks do.
+        """
+        begin, count = ctypes.addressof(self._table), len(self._entries)
+        done = 0
+        while answer:
+            at, status = done + (answer >> 32) - 1, answer & 0xFFFFFFFF
+            name, call, first, done = self._entries[at]
+            if not hasattr(call, "met"):
+                raise failed(status).at(name)
+            with blaming(name):
+                call.met(at - first, status)
+            answer = self.func(ctypes.c_void_p(begin + done * ROW_BYTES), ctypes.c_int64(count - done))
 
 
 def _is_short(call: Any) -> bool:

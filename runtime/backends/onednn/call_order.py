@@ -36,10 +36,15 @@ class OneDnnCallOrder(CallOrder):
 
     def working(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
         # calls of large operands are rebound and stay; those of NumPy are made anew, and are in no batch
-        if self._batched is None or not all(calls[i] is call for i, call in self._inside):
-            self._batched = batched(self._ordered(calls), calls, self._names)
-            some = any(isinstance(call, Batch) for _, call in self._batched)
-            self._inside = [(i, call) for i, call in enumerate(calls) if some and is_native(call)]
+        if self._batched is not None:
+            for i, call in self._inside:
+                if calls[i] is not call:
+                    break
+            else:
+                return [(i, inserted or calls[i]) for i, inserted in self._batched]
+        self._batched = batched(self._ordered(calls), calls, self._names)
+        some = any(isinstance(call, Batch) for _, call in self._batched)
+        self._inside = [(i, call) for i, call in enumerate(calls) if some and is_native(call)]
         return [(i, inserted or calls[i]) for i, inserted in self._batched]
 
     def observed(self, i: int, calls: Sequence[StepCall]) -> StepCall:

@@ -12,7 +12,7 @@ from ...compile.kernel import Alias, Call, KernelArgs, KernelRequest
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, Refused
 from .conv_grads import Training, alone
 from .kernel import floats, result
-from .looked import Looked, has_nan
+from .looked import Looked
 from .memory import Memory
 from .postops import Link, chain
 from .primitive import Descriptor, Draft, Operand
@@ -95,4 +95,4 @@ class SoftmaxGrad(Overwriting):
     def prepare(self, args: KernelArgs) -> Call:
         """The primitive; where a logarithm is NaN, of which its exponential makes a number, the reference."""
         call, link = super().prepare(args), alone(chain(args.node))
-        return Looked(call, args, {("in", link.operands[1]): has_nan}) if link.op == "LogSoftmaxGrad" else call
+        return Looked(call, args, {("in", link.operands[1]): ("nan",)}) if link.op == "LogSoftmaxGrad" else call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -12,9 +11,11 @@ from ....ops import Tensor
 from ...compile.kernel import nothing
 from ...compile.program import Program, ProgramStep
 from ...execution.alarm import raise_alarm
+from ...memory.liveness import Space
 from .invalid import Look, LookAtAll, LowerAll, lowered
-from .looked import has_nan
+from .machine_code import Row
 from .postops import ROWS, chain, loses, noisy, operators
+from .search import searches
 from .teams import Order
 
 
@@ -42,8 +43,8 @@ class FlagWatch:
         ]
         self._end = len(program.steps)
         rows = _spread(program) if watches else []
-        self._rows = {i: partial(_rows, arrays, name, dtype) for i, name, dtype in rows}
-        self._stretches = _stretches(program, self.losing, frozenset(self._noisy), self._rows)
+        self._rows = {i: LookAtRows(program, arrays, name, dtype) for i, name, dtype in rows}
+        self._stretches = _stretches(program, self.losing, frozenset(self._noisy))
         self._ends: tuple[LookAtAll, LowerAll] | None = None
 
     def _may_be_noisy(self, program: Program, step: ProgramStep) -> bool:
@@ -112,19 +113,15 @@ def _loses(program: Program, step: ProgramStep) -> bool:
     return bool(step.choice.implementation) and loses(step.node, [program.types.get(o) for o in step.node.outputs])
 
 
-def _stretches(
-    program: Program, losing: frozenset[int], noise: Container[int], looked_at: Container[int]
-) -> list[tuple[int, int, Look]]:
+def _stretches(program: Program, losing: frozenset[int], noise: Container[int]) -> list[tuple[int, int, Look]]:
     """Return the first and last step of each stretch between checks of the flag, with its check. A stretch ends before
-    a step of noise or of NumPy, and behind a step whose result NumPy looks at: each look would take the flag down."""
+    a step of noise, or of NumPy, which would take the flag down."""
     stretches: list[tuple[int, int, Look]] = []
     begin = 0
     for i, step in enumerate([*program.steps, None]):
-        stops = step is None or i in noise or not (step.choice.implementation or _view(step))
-        if stops or i in looked_at:
-            end = i if stops else i + 1
-            if not losing.isdisjoint(range(begin, end)):
-                stretches.append((begin, end, Look()))
+        if step is None or i in noise or not (step.choice.implementation or _view(step)):
+            if not losing.isdisjoint(range(begin, i)):
+                stretches.append((begin, i, Look()))
             begin = i + 1
     return stretches
 
@@ -156,12 +153,35 @@ def _along_rows(reader: ProgramStep, step: ProgramStep, name: str, rank: int) ->
     return product.op == "MatMul" and not product.domain and by_rows and rows.attr("axis") in (-1, rank - 1)
 
 
-def _rows(arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
-    """Raise InvalidOperation if an array has a NaN; its other elements are probabilities, or their logarithms."""
-    array = arrays.get(name)
-    if array is None:
-        return  # of a size that was not planned for, and already given back
-    if has_nan(array.reshape(-1).view(dtype)):
+class LookAtRows:
+    """A call that raises InvalidOperation if a value has a NaN; its other elements are probabilities, or their
+    logarithms. `rows` are there where its place is fixed."""
+
+    def __init__(self, program: Program, arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
+        self._arrays, self._name = arrays, name
+        (self._search,) = searches(("nan",), dtype)
+        slot = program.plan.by_value.get(name)
+        self._fixed = name in program.staged or (slot is not None and slot.life.space is Space.ARENA)
+        self.rows: tuple[Row, ...] = ()
+        if self._fixed:
+            self._search.bind(arrays[name])
+            self.rows, self.short = self._search.rows, self._search.short
+
+    def __call__(self) -> None:
+        if self._fixed:
+            odd = self._search()
+        else:
+            array = self._arrays.get(self._name)
+            if array is None:
+                return  # of a size that was not planned for, and already given back
+            self._search.bind(array)
+            odd = self._search()
+            self._search.let_go()
+        if odd:
+            raise_alarm()
+
+    def met(self, number: int, status: int) -> None:
+        """Raise InvalidOperation, unless this thread has muted it."""
         raise_alarm()
 
 

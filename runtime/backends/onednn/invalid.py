@@ -20,7 +20,7 @@ import numpy as np
 from ...compile.kernel import TargetSpec
 from ...execution.alarm import raise_alarm
 from .library import library
-from .machine_code import EVERYWHERE, LOOK, Row, address_of, routine, row
+from .machine_code import EVERYWHERE, LOOK, TELL, Row, address_of, routine, row
 
 
 @cache
@@ -29,8 +29,8 @@ def _look() -> Any:
 
 
 class Look:
-    """A call that clears the flag in the calling thread, and raises InvalidOperation if it was set: `rows` do the one,
-    `check` the other."""
+    """A call that clears the flag in the calling thread, and raises InvalidOperation if it was set: `rows` do the one
+    and answer with the flag, `check` does the other."""
 
     __slots__ = ("_call", "flags", "rows")
 
@@ -38,10 +38,14 @@ class Look:
         self.flags = ctypes.c_int()
         place = ctypes.addressof(self.flags)
         self._call: Callable[[], object] = partial(_look(), ctypes.c_void_p(place))
-        self.rows: tuple[Row, ...] = (row(routine(LOOK), place),)
+        self.rows: tuple[Row, ...] = (row(routine(LOOK), place, mask=1),)
 
     def __call__(self) -> None:
         self._call()
+        self.check()
+
+    def met(self, number: int, status: int) -> None:
+        """`check`, whichever row has answered."""
         self.check()
 
     def check(self) -> None:
@@ -59,16 +63,21 @@ class LookAtAll(Look):
 
     def __init__(self, threads: int) -> None:
         super().__init__()
-        arguments = (ctypes.addressof(self.flags), threads, *_openmp())
+        place = ctypes.addressof(self.flags)
+        arguments = (place, threads, *_openmp())
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._call = partial(function(routine(EVERYWHERE)), *arguments)
-        self.rows = (row(routine(EVERYWHERE), *arguments),)
+        self.rows = (row(routine(EVERYWHERE), *arguments), row(routine(TELL), place, mask=1))
 
 
 class LowerAll(LookAtAll):
     """A call that clears the flag in all of them, without raising."""
 
     __slots__ = ()
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.rows = self.rows[:1]
 
     def check(self) -> None:
         self.flags.value = 0

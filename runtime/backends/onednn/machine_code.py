@@ -1,5 +1,5 @@
 """Machine code for x86-64 (System V calls), where no library has such a function: the processor's flag, OpenMP's thread
-count, and a loop over calls."""
+count, a search of an array, and a loop over calls."""
 
 from __future__ import annotations
 
@@ -50,6 +50,24 @@ EVERYWHERE: Final = (
     "415d" "415c" "5b" "c3"  # pop r13; pop r12; pop rbx; ret
     + LOOK
 )  # fmt: skip
+# int tell(int *flags): *flags
+TELL: Final = "8b07c3"  # mov eax, [rdi]; ret
+# int search(struct {void *x; int64 bytes; char flip[16], mask[16], limit[16];} *): not 0 if ((e ^ flip) & mask) > limit
+# for an element e of x; elements, and the numbers beside them, have four bytes, or two
+_SEARCH: Final = (
+    "488b7708" "f30f6f4f10" "f30f6f5720" "f30f6f5f30"  # mov rsi, [rdi+8]; movdqu xmm1 to 3, [rdi+16], [rdi+32], ...
+    "488b3f" "660fefe4"  # mov rdi, [rdi]; pxor xmm4, xmm4
+    "4883ee10" "7c1a"  # next: sub rsi, 16; jl rest
+    "f30f6f07" "660fefc1" "660fdbc2" "{gt}" "660febe0"  # movdqu xmm0, [rdi]; pxor, pand, pcmpgt 0 and 1 to 3; por 4, 0
+    "4883c710" "ebe0"  # add rdi, 16; jmp next
+    "4883c610"  # rest: add rsi, 16
+    "4883ee{size}" "7c{out}"  # one: sub rsi, size; jl out
+    "660fefc0" "{load}"  # pxor xmm0, xmm0; movd xmm0, [rdi], or pinsrw xmm0, [rdi], 0
+    "660fefc1" "660fdbc2" "{gt}" "660febe0" "4883c7{size}" "eb{back}"  # as above; add rdi, size; jmp one
+    "660fd7c4" "c3"  # out: pmovmskb eax, xmm4; ret
+)  # fmt: skip
+SEARCH: Final = _SEARCH.format(gt="660f66c3", size="04", load="660f6e07", out="1e", back="dc")
+SEARCH_HALVES: Final = _SEARCH.format(gt="660f65c3", size="02", load="660fc40700", out="1f", back="db")
 # int64 run(row *rows, int64 count): row->function(row->a, ...) for each, until its answer & row->mask is not 0; then
 # (number of the row, from 1) << 32 | that; else 0
 RUN: Final = (
@@ -70,6 +88,7 @@ RUN: Final = (
 # A call of `RUN`: a function, four words as arguments, and the bits of its answer that end the loop (0 for functions
 # without an answer).
 Row = tuple[int, int, int, int, int, int]
+ROW_BYTES: Final = 48
 
 
 class Routine(partial[Any]):
@@ -98,7 +117,7 @@ def _page() -> tuple[dict[str, int], mmap.mmap]:
     """The addresses of the routines, and the memory that holds them."""
     memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     begin, places = ctypes.addressof(ctypes.c_char.from_buffer(memory)), dict[str, int]()
-    for code in (LOOK, ALONE, TOGETHER, EVERYWHERE, RUN):
+    for code in (LOOK, ALONE, TOGETHER, EVERYWHERE, TELL, SEARCH, SEARCH_HALVES, RUN):
         places[code] = begin + memory.tell()
         memory.write(bytes.fromhex(code))
         memory.seek(-memory.tell() % 16, 1)

@@ -15,10 +15,11 @@ from ...compile.kernel import Call, KernelArgs, KernelRequest
 from .api import DST, SRC, Refused
 from .frames import as_it_is, images
 from .kernel import REFERENCE, OneDnn, floats, result
-from .looked import Looked, has_lowest, has_nan, has_nan_or_lowest
+from .looked import Looked
 from .memory import Memory
 from .postops import Link, chain, keeping, post_ops
-from .primitive import Attributes, Draft, Operand
+from .primitive import Attributes, Draft, Operand, Place
+from .search import Odd
 
 WHOLE = {"GlobalAveragePool": "pooling_avg_exclude_padding", "GlobalMaxPool": "pooling_max"}
 
@@ -57,9 +58,9 @@ class OneDnnPool(OneDnn):
         if not first.op.endswith("MaxPool"):
             return call
         image = ("in", first.operands[0])
-        odd = {image if others else ("out", 0): has_lowest}
+        odd: dict[Place, tuple[Odd, ...]] = {image if others else ("out", 0): ("lowest",)}
         if args.request.target.nan == "kept":
-            odd[image] = has_nan if image not in odd else has_nan_or_lowest
+            odd[image] = ("nan", *odd.get(image, ()))
         return Looked(call, args, odd)
 
 

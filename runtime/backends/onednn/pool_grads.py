@@ -13,11 +13,12 @@ from . import api
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, WORKSPACE, Refused
 from .conv_grads import Training, alone
 from .kernel import channels_last, floats, result
-from .looked import Looked, has_lowest, has_nan
+from .looked import Looked
 from .memory import Memory
 from .pool import OneDnnPool, placed
 from .postops import Link
-from .primitive import Draft, Operand, describe
+from .primitive import Draft, Operand, Place, describe
+from .search import Odd
 
 
 class TrainingPool(Training):
@@ -52,7 +53,9 @@ class MaxPoolTrain(TrainingPool):
     def prepare(self, args: KernelArgs) -> Call:
         """The primitive; windows of nothing but -inf are looked for (see OneDnnPool) and, where no NaN may be lost,
         images with one."""
-        odd = {("out", 0): has_lowest, **({("in", 0): has_nan} if args.request.target.nan != "watched" else {})}
+        odd: dict[Place, tuple[Odd, ...]] = {("out", 0): ("lowest",)}
+        if args.request.target.nan != "watched":
+            odd["in", 0] = ("nan",)
         return Looked(super().prepare(args), args, odd)
 
 

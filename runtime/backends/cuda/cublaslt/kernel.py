@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from .....ops import DType, Tensor
@@ -19,7 +18,7 @@ from ..driver import cupy, described, index_of
 from ..found import needed
 from ..generated import laid
 from ..memory import check_operand
-from ..timing import TIMED, fastest, filled, milliseconds
+from ..timing import TIMED, fastest, filled, milliseconds, no_room
 from .library import ALIGNED, HANDLES, Algorithm, CublasLt, Descriptors, alignment, find
 from .product import LtProduct, LtRefused, Matrix
 from .written import written
@@ -48,6 +47,8 @@ class Algorithms:
             algorithm = self._algorithms.get(at) or self._kept(product, target)
             if algorithm is None or (timed and isinstance(algorithm, Algorithm) and algorithm.milliseconds is None):
                 algorithm = self._asked(product, target, timed)
+            if isinstance(algorithm, LtRefused) and algorithm.for_now:
+                raise algorithm
             self._algorithms[at] = algorithm
         if isinstance(algorithm, LtRefused):
             raise algorithm
@@ -76,8 +77,9 @@ class Algorithms:
             return error
         algorithm = named[0]
         if timed:
-            timing = fastest(named, _Clock(descriptors, handle))
-            assert timing is not None
+            timing = _timed(descriptors, handle, named)
+            if timing is None:
+                return algorithm  # for now
             algorithm = replace(timing[0], milliseconds=timing[1])
         about = {"data": algorithm.data, "workspace": algorithm.workspace, "milliseconds": algorithm.milliseconds}
         write(KIND, _key(product, target), json.dumps(about).encode())
@@ -85,6 +87,16 @@ class Algorithms:
 
 
 ALGORITHMS = Algorithms()
+
+
+def _timed(descriptors: Descriptors, handle: int, named: Sequence[Algorithm]) -> tuple[Algorithm, float] | None:
+    """The fastest algorithm with its time; None where none can be timed now, for want of memory."""
+    try:
+        return fastest(named, _Clock(descriptors, handle))
+    except Exception as error:
+        if not no_room(error):
+            raise
+        return None
 
 
 class _Clock:
@@ -100,9 +112,13 @@ class _Clock:
 
     def __call__(self, algorithm: Algorithm) -> float:
         space = filled(algorithm.workspace)
-        stream = int(cupy().cuda.get_current_stream().ptr)
         a, b, c, d = (int(m.ptr) for m in self._held[:4])
-        run = partial(self._descriptors.call, self._handle, (a, b, c, d), algorithm, int(space.ptr), stream)
+        current = cupy().cuda.get_current_stream
+
+        def run() -> None:
+            stream = int(current().ptr)
+            self._descriptors.call(self._handle, (a, b, c, d), algorithm, int(space.ptr), stream)
+
         return milliseconds(run)
 
 

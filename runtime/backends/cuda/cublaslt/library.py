@@ -22,6 +22,7 @@ HINT = "pip install 'nvmath-python>=1.0,<2' 'mezzo[cuda13]'"
 ALIGNED = 16  # bytes to which operands are aligned, if nothing else is known
 WIDEST = 256  # bytes; cuBLASLt knows no better alignment
 REDUCTIONS = 2  # partial sums are added in the type of sums (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), or there are none
+LASTING = ("NOT_SUPPORTED", "INVALID_VALUE", "ARCH_MISMATCH")  # statuses that come again for the same product
 _DATA = {
     DType.FLOAT: "CUDA_R_32F", DType.FLOAT16: "CUDA_R_16F", DType.BFLOAT16: "CUDA_R_16BF", DType.DOUBLE: "CUDA_R_64F",
 }  # fmt: skip
@@ -142,7 +143,9 @@ class Descriptors:
                 handle, self.operation, *self._ordered, preference, most, results.ctypes.data, count.ctypes.data
             )
         except Exception as error:  # cuBLASLtError: a type of the bindings, which are not imported here
-            raise LtRefused(f"cuBLASLt: {error}") from error
+            refused = LtRefused(f"cuBLASLt: {error}")
+            refused.for_now = not any(word in str(error) for word in LASTING)
+            raise refused from error
         finally:
             lt.matmul_preference_destroy(preference)
         good = [row for row in results[: count[0]] if row["state"] == 0]

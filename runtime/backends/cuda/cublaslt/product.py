@@ -19,7 +19,9 @@ MOST_CALLS = 64  # of row-major operands
 
 
 class LtRefused(MezzoError):
-    """cuBLASLt does not support the product."""
+    """cuBLASLt does not support the product. What fails `for_now`, for want of memory, is asked again the next time."""
+
+    for_now = False
 
 
 @dataclass(frozen=True, slots=True)

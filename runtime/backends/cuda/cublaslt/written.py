@@ -66,6 +66,8 @@ def _tail(request: KernelRequest, links: tuple[Link, ...], y: Tensor) -> _Tail:
         if tail.epilogue:
             raise LtRefused(f"{link.op} follows an activation")
         if link.op == "Relu":
+            if request.target.nan == "kept":
+                raise LtRefused("Relu of cuBLASLt loses a NaN")
             tail.epilogue = "relu"
         elif link.op == "Gelu" and link.attr("approximate") == "tanh":
             tail.epilogue = "gelu"

@@ -9,6 +9,8 @@ from .....ops import DType
 from .draft import ARGUMENTS, GraphDraft, GraphNode, GraphRefused, GraphTensor, Value
 
 MOST = 160  # characters of what cuDNN says
+# what its errors have in them, without underscores, that come again for the same graph
+LASTING = ("NOTSUPPORTED", "BADPARAM", "INVALIDVALUE", "INVALID VALUE", "NO VALID", "SHAPE", "NOT SUPPORTED")
 _TYPES = {DType.FLOAT: "FLOAT", DType.FLOAT16: "HALF", DType.BFLOAT16: "BFLOAT16", DType.DOUBLE: "DOUBLE"}
 
 
@@ -45,7 +47,7 @@ def graph_of(module: Any, draft: GraphDraft, properties: Any, sm: int) -> Any:
         graph.validate()
         graph.build_operation_graph()
     except Exception as error:  # cuDNN raises errors of its own and RuntimeError
-        raise GraphRefused(words(error)) from error
+        raise refusal(error) from error
     return graph
 
 
@@ -59,7 +61,7 @@ def _result(graph: Any, node: GraphNode, inputs: list[Any]) -> Any:
     settings: dict[str, Any] = {a: list(v) if isinstance(v, tuple) else v for a, v in node.settings}
     outputs = getattr(graph, node.op)(**dict(zip(ARGUMENTS[node.op], inputs, strict=False)), **settings)
     result = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-    if node.op == "conv_dgrad":  # several sizes of the result would fit
+    if node.op in ("conv_dgrad", "conv_wgrad"):  # several sizes of the result would fit
         result.set_dim(list(node.sizes))
     return result
 
@@ -79,8 +81,17 @@ def create_plans(module: Any, graph: Any, draft: GraphDraft) -> list[str]:
         graph.create_execution_plans([module.heur_mode.A, module.heur_mode.FALLBACK])
         graph.deselect_numeric_notes(barred)
     except Exception as error:
-        raise GraphRefused(words(error)) from error
+        raise refusal(error) from error
     return [str(graph.get_plan_name_at_index(i)) for i in range(graph.get_execution_plan_count())]
+
+
+def refusal(error: Exception) -> GraphRefused:
+    """What cuDNN says, as a refusal: for good where it says that it does not support the graph, or that the graph is
+    wrong."""
+    refused = GraphRefused(words(error))
+    said = f"{type(error).__name__} {error}".upper().replace("_", "")
+    refused.for_now = not any(word in said for word in LASTING)
+    return refused
 
 
 def words(error: Exception) -> str:

@@ -56,10 +56,12 @@ class Conv(CuDnn):
     ) -> GraphDraft:
         link, y = links[0], result(request)
         x, w = floats(request, link.operands[:2])
-        writer, target = Writer(), _operand(("out", 0), y, layout)
-        image = writer.read(_operand(("in", link.operands[0]), x, layout))
-        weights = writer.read(_operand(("in", link.operands[1]), w, layout))
-        value = writer.add(self.operation, image, weights, sizes=target.sizes, **_settings(windows, len(target.sizes)))
+        writer, target = Writer(), operand(("out", 0), y, layout)
+        image = writer.read(operand(("in", link.operands[0]), x, layout))
+        weights = writer.read(operand(("in", link.operands[1]), w, layout))
+        value = writer.add(
+            self.operation, image, weights, sizes=target.sizes, **settings_of(windows, len(target.sizes))
+        )
         epilogue = Epilogue(request, writer, y.sizes, target.sizes, layout, clipped)
         tail = links[1:]
         if link.operand(2) != ABSENT:
@@ -92,7 +94,7 @@ class ConvTranspose(Conv):
         return windows
 
 
-def _settings(windows: Sequence[Window], rank: int) -> dict[str, tuple[int, ...]]:
+def settings_of(windows: Sequence[Window], rank: int) -> dict[str, tuple[int, ...]]:
     """Return the padding, strides and dilations. cuDNN needs at least two spatial axes, so that a single one gets a
     first axis of size 1."""
     if any(w.out < 1 or min(w.before, w.after) < 0 for w in windows):
@@ -106,7 +108,7 @@ def _settings(windows: Sequence[Window], rank: int) -> dict[str, tuple[int, ...]
     }
 
 
-def _operand(place: tuple[str, int], t: Tensor, layout: str) -> GraphTensor:
+def operand(place: tuple[str, int], t: Tensor, layout: str) -> GraphTensor:
     strides = strides_of(layout, t.sizes)
     more = (1,) * max(4 - len(t.sizes), 0)
     sizes = (*t.sizes[:2], *more, *t.sizes[2:])

@@ -21,6 +21,8 @@ Value = int | float  # operand i of the draft, the result of node j as ~j, or a 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "conv_fprop": ("image", "weight"),
     "conv_dgrad": ("loss", "filter"),
+    "conv_wgrad": ("image", "loss"),
+    "matmul": ("A", "B"),
     "sdpa": ("q", "k", "v", "bias"),
     "bias": ("input", "bias"),
     **dict.fromkeys(("add", "sub", "mul", "div"), ("a", "b")),
@@ -34,7 +36,10 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 
 class GraphRefused(MezzoError):
-    """cuDNN does not support the request, or the request has no draft."""
+    """cuDNN does not support the request, or the request has no draft. What fails `for_now`, for want of memory or of
+    another library, is asked again the next time, and kept nowhere."""
+
+    for_now = False
 
 
 @dataclass(frozen=True, slots=True)

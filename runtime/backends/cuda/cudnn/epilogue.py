@@ -1,6 +1,7 @@
 """Fused epilogues: operators that follow another one as operations of the same graph, from a table.
 
-cuDNN's rectifiers may answer a number to NaN. Its Elu knows alpha 1 only.
+cuDNN's rectifiers and extremes may answer a number to NaN: where a program writes states, so that a NaN would be lost
+for good, they are left to others. Its Elu knows alpha 1 only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ DIRECT: Final = {
     "Neg": "neg", "Reciprocal": "reciprocal", "Relu": "relu", "Sigmoid": "sigmoid", "Sin": "sin",
     "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
+LOSING: Final = frozenset("Clip HardSigmoid HardSwish LeakyRelu Max Min Relu".split())
 Write = Callable[["Epilogue", Link, int], int]
 
 
@@ -50,6 +52,8 @@ class Epilogue:
     def follow(self, links: Sequence[Link], value: int) -> int:
         """The result of the links, the first of which reads `value`. Refused names a link that cannot be written."""
         for link in links:
+            if link.op in LOSING and self._ask.target.nan == "kept":
+                raise GraphRefused(f"{link.op} of cuDNN may lose a NaN")
             write = UNARY.get(link.op)
             value = self._binary(link, value) if write is None else write(self, link, value)
         return value

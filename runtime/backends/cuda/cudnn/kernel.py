@@ -99,6 +99,10 @@ class CuDnn(ABC):
         scratch = args.scratch(DType.UINT8, (plan.workspace,)) if plan.workspace else None
         return partial(_run, graph, pointers, 0 if scratch is None else int(scratch.data.ptr), device)
 
+    def ready(self, device: str) -> None:
+        """Make what a thread needs to launch: its handle, which takes memory and cannot be made in a capture."""
+        handle(device)
+
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in a layout that is an order of its dims."""
         return laid(array, choice.layouts[index])

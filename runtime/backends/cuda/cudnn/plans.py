@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from .....ops.dataclasses import dataclass, field, replace
 from ....compile.kernel import TargetSpec
 from ..cache import key_of, read, write
-from ..timing import fastest, filled, milliseconds
+from ..timing import NEVER, fastest, filled, milliseconds, no_room
 from .build import create_plans, graph_of, uids, words
 from .draft import GraphDraft, GraphRefused, GraphTensor
 from .library import handle, is_plan, library, properties
@@ -55,7 +54,7 @@ class Plans:
             if isinstance(plan, GraphRefused):
                 raise plan
             if timed and plan.milliseconds is None:
-                plan = self._plans[at] = self._fastest(draft, target)
+                plan = self._plans[at] = self._fastest(draft, target, plan)
             return plan
 
     def recall(self, draft: GraphDraft, target: TargetSpec, name: str, milliseconds: float | None) -> None:
@@ -87,15 +86,23 @@ class Plans:
                 raise GraphRefused(f"none of {len(names)} plans can be built")
             plan = CudnnPlan(names[index], workspace, _data(graph))
         except GraphRefused as error:
+            if error.for_now:
+                raise
             plan = error
         self._keep(draft, target, plan)
         return plan
 
-    def _fastest(self, draft: GraphDraft, target: TargetSpec) -> CudnnPlan:
+    def _fastest(self, draft: GraphDraft, target: TargetSpec, first: CudnnPlan) -> CudnnPlan:
+        """The fastest plan; the `first` that was suggested where none can be timed now, for want of memory."""
         graph, names = _asked(draft, target)
-        best = fastest(_buildable(graph, len(names)), _clock(graph, draft, target))
+        try:
+            best = fastest(_buildable(graph, len(names)), _clock(graph, draft, target))
+        except Exception as error:
+            if not no_room(error):
+                raise
+            best = None
         if best is None:
-            raise GraphRefused(f"none of {len(names)} plans can be built")
+            return first
         (index, workspace), time = best
         graph.build_plan_at_index(index)  # which makes it the one that is stored
         plan = CudnnPlan(names[index], workspace, _data(graph), time)
@@ -176,12 +183,18 @@ def _clock(graph: Any, draft: GraphDraft, target: TargetSpec) -> Callable[[Built
 
     def clock(built: Built) -> float:
         index, workspace = built
-        space = filled(workspace)
-        time = milliseconds(
-            partial(graph.execute_plan_at_index, pointers, int(space.ptr), index, handle(target.device))
+        try:
+            held[0] = filled(workspace)  # until all is done
+        except Exception as error:
+            if not no_room(error):
+                raise
+            return NEVER
+        scratch = int(held[0].ptr)
+        return milliseconds(
+            lambda: graph.execute_plan_at_index(
+                pointers, scratch, index, handle(target.device)
+            )  # on the stream of then
         )
-        held[0] = space  # until all is done
-        return time
 
     return clock
 
