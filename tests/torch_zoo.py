@@ -90,10 +90,9 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.mlp = nn.ModuleDict({"c_fc": Turned(units, 4 * units), "c_proj": Turned(4 * units, units)})
 
     def forward(self, x: Any) -> Any:
-        split = [
-            t.unflatten(2, (self.heads, -1)).transpose(1, 2) for t in self.attn["c_attn"](self.ln_1(x)).chunk(3, 2)
-        ]
-        y = scaled_dot_product_attention(*split, is_causal=True).transpose(1, 2).flatten(2)
+        parts = self.attn["c_attn"](self.ln_1(x)).chunk(3, 2)
+        query, key, value = (t.unflatten(2, (self.heads, -1)).transpose(1, 2) for t in parts)
+        y = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
         x = x + self.attn["c_proj"](y)
         return x + self.mlp["c_proj"](gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh"))
 
