@@ -142,7 +142,7 @@ def read(path: str | os.PathLike[str]) -> Manifest:
         command, folder = said.get("command", []), said.get("folder", "")
         if not isinstance(command, list) or not all(isinstance(v, str) for v in (*command, folder)):
             raise ValueError("its command is no list of texts")
-        return Manifest(seed, *parts, tuple(command), folder)
+        return replace(Manifest(seed, *parts), command=tuple(command), folder=folder)
     except KeyError as error:
         raise _bad(where, f"it has no {error}") from error
     except (OSError, ValueError, RecursionError) as error:
