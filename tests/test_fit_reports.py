@@ -18,6 +18,7 @@ import mezzo as mz
 from mezzo.gluon import Trainer, fit, loss, nn
 from mezzo.models.digits import held_out
 from mezzo.tools.cli import cli
+from mezzo.train.callbacks import Callback
 
 SCRIPT = """
 import sys
@@ -84,7 +85,7 @@ def test_the_report_stands_alone_and_tells_what_happened(tmp_path: Path) -> None
 def test_the_largest_losses_are_those_of_the_last_epoch() -> None:
     seen: list[np.ndarray[Any, Any]] = []
 
-    class See(mz.callbacks.Callback):
+    class See(Callback):
         def epoch_begin(self, run: Any) -> None:
             seen.clear()
 
@@ -101,7 +102,7 @@ def test_the_largest_losses_are_those_of_the_last_epoch() -> None:
 def test_norms_are_those_of_the_mean_gradient() -> None:
     norms: list[float] = []
 
-    class See(mz.callbacks.Callback):
+    class See(Callback):
         norm = True
 
         def step_end(self, run: Any) -> None:

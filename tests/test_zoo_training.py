@@ -76,9 +76,9 @@ def test_one_answer_and_one_step_from_the_same_weights(name: str, tmp_path: Path
     torch = peer("torch")
     theirs, ours = twins(name, tmp_path, 20, 0)
     rng = np.random.default_rng(0)
-    if name in ("lenet", "resnet18"):
-        x, y = rng.random((4, 1, 16, 16), np.float32), rng.integers(0, 10, 4)
-    else:
+    x: np.ndarray[Any, Any] = rng.random((4, 1, 16, 16), np.float32)
+    y = rng.integers(0, 10, 4)
+    if name not in ("lenet", "resnet18"):
         x, y = rng.integers(0, 20, (4, LENGTH)), rng.integers(0, 20, (4, LENGTH))
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
     trainer = Trainer(ours.collect_params(), "sgd", {"learning_rate": 0.1})

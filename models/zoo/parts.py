@@ -109,10 +109,11 @@ def stacked(layers: Sequence[Layer], channels: int, side: int, width: float = 1.
     "local" for LocalNorm. Raises InputError where the image is too small for them."""
     made = nn.HybridSequential()
     for layer in layers:
-        kind, *sizes = (layer,) if isinstance(layer, str) else layer
+        kind, *given = (layer,) if isinstance(layer, str) else layer
+        sizes: list[int] = list(given)
         if kind == "conv":
-            rest: list[int] = [1, 1, 0, 1]
-            count, kernel, stride, pad, groups = [*sizes, *rest[len(sizes) - 1 :]]
+            sizes += [1, 1, 0, 1][len(sizes) - 1 :]
+            count, kernel, stride, pad, groups = sizes
             count = narrowed(count, width)
             made.add(conv(channels, count, kernel, stride, pad, use_bias=True, groups=groups))
             channels = count
