@@ -148,7 +148,7 @@ FIELD: dict[str, dict[str, tuple[int, ...]]] = {
                      "Mixed_6b.branch7x7dbl_2.conv.weight": (8, 8, 7, 1), "Mixed_7c.branch3x3_2b.bn.bias": (24,)},
     "unet": {"inc.double_conv.4.running_mean": (8,), "down4.maxpool_conv.1.double_conv.0.weight": (128, 64, 3, 3),
              "up1.up.weight": (128, 64, 2, 2), "up4.conv.double_conv.1.bias": (8,), "outc.conv.bias": (2,)},
-    "ssd300": {"vgg.21.weight": (64, 64, 3, 3), "vgg.31.weight": (128, 128, 1, 1), "L2Norm.weight": (64,),
+    "ssd300": {"vgg.21.weight": (64, 64, 3, 3), "vgg.31.weight": (128, 64, 3, 3), "L2Norm.weight": (64,),
                "extras.7.bias": (32,), "loc.1.weight": (24, 128, 3, 3), "conf.5.bias": (16,)},
     "vit_tiny": {"cls_token": (1, 1, 32), "pos_embed": (1, 17, 32), "patch_embed.proj.bias": (32,),
                  "blocks.1.attn.qkv.weight": (96, 32), "blocks.0.norm1.weight": (32,), "head.weight": (10, 32)},
