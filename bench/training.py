@@ -5,7 +5,7 @@ Each engine runs in a process of its own with two threads; rounds are interleave
 rounds of the peer's time over ours: above 1, ours is faster. All begin with the same weights. Before, the losses of
 their first three steps are compared with ours; an engine that is further away than the row allows has failed. Rows of
 bfloat16 say what each engine ran in: ours is `Trainer(amp="bf16")`, PyTorch's its autocast. `fig6` are the networks of
-Fig. 6 in MXNet's paper (arXiv 1512.01274), with SGD at batch 32.
+Fig. 6 in MXNet's paper (arXiv 1512.01274), with SGD, by batch: bench/paper/speed.py draws them.
 
     python bench/training.py --rows 'resnet18/*,mlp/b64/fp32' --peers torch-eager,mxnet --rounds 15 --json FILE
 
@@ -35,6 +35,7 @@ def _case(name: str, workload: str, batch: int, precision: str = "fp32", torch: 
     return Case(name, workload, batch, precision, {p: bar for p, bar in bars.items() if bar}, AIM[precision])
 
 
+FIG6 = {"alexnet": "alexnet_owt", "googlenet": "googlenet_v1", "vgg-a": "vgg_a"}
 CASES = {
     c.name: c
     for c in (
@@ -48,9 +49,7 @@ CASES = {
         _case("transformer/b8/bf16", "transformer", 8, "bf16"),
         _case("lstm/b16/bf16", "lstm_classifier", 16, "bf16"),
         _case("gru/b16/bf16", "gru_classifier", 16, "bf16"),
-        _case("fig6/alexnet/b32", "alexnet_owt", 32),
-        _case("fig6/googlenet/b32", "googlenet_v1", 32),
-        _case("fig6/vgg-a/b32", "vgg_a", 32),
+        *(_case(f"fig6/{name}/b{batch}", net, batch) for name, net in FIG6.items() for batch in (1, 8, 32)),
     )
 }
 QUICK = ("mlp/b64/fp32", "lstm/b16/fp32", "transformer/b8/fp32", "resnet18/b16/fp32")

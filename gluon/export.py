@@ -76,11 +76,28 @@ def _apart(graph: Graph) -> Graph:
     return rewrite(graph if written is graph else infer(written), PAIRS)
 
 
+def named(graph: Graph, inputs: Sequence[str], outputs: Sequence[str], where: str) -> Graph:
+    """The graph with these names for its inputs and outputs. Raises InputError where they are not as many, or not all
+    different."""
+    for what, now, wanted in (("inputs", graph.inputs, inputs), ("outputs", graph.outputs, outputs)):
+        if len(now) != len(wanted) or len({*wanted}) != len(wanted):
+            raise InputError(
+                f"the names {', '.join(wanted)} for {len(now)} {what}", where=f"{where}.export", hint="one for each"
+            )
+    names = dict(zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True))
+    changed = {old: new for old, new in names.items() if old != new}
+    held = {*graph.initializers, *(o for n in graph.nodes for o in n.outputs)} - changed.keys()
+    if taken := sorted(held & {*changed.values()}):
+        raise InputError(f"{taken[0]!r} is a value inside", where=f"{where}.export", hint="choose another name")
+    return _renamed(graph, changed).verify() if changed else graph
+
+
 def _renamed(graph: Graph, names: dict[str, str]) -> Graph:
-    """The graph with other names for its outputs."""
+    """The graph with other names for its inputs and outputs."""
     nodes = tuple(replace(n, outputs=tuple(names.get(o, o) for o in n.outputs)) for n in graph.rename(names).nodes)
     types = {names.get(n, n): t for n, t in graph.types.items()}
-    return graph.but(nodes=nodes, outputs=tuple(names.get(o, o) for o in graph.outputs), types=types)
+    inputs, outputs = (tuple(names.get(v, v) for v in values) for values in (graph.inputs, graph.outputs))
+    return graph.but(inputs=inputs, nodes=nodes, outputs=outputs, types=types)
 
 
 def _opened(block: HybridBlock, inputs: Sequence[Array], dynamic: Dynamic) -> dict[int, dict[int, str]]:

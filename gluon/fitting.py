@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
@@ -13,9 +14,10 @@ import numpy as np
 from ..nd import autograd
 from ..nd.array import Array
 from ..nd.running import as_array
+from ..nd.sparse import RowSparse
 from ..ops.errors import InputError, ModelError
 from ..train import checkpoint
-from ..train.callbacks import Callback, Resumed, Run, follow, states_of
+from ..train.following import Callback, Resumed, Run, follow, states_of
 from ..train.metrics import Asked, Metric, Metrics, StepMetrics, metrics_named
 from ..train.names import FIT, refuse
 from .block import Block
@@ -104,6 +106,17 @@ class _Told:
         return Metrics(self.samples, mean, accuracy, values=values)
 
 
+def _norm(net: Block) -> float:
+    """The norm of all gradients together."""
+    squares = 0.0
+    for p in net.collect_params().values():
+        if p.grad_req != "null":
+            found = p.grad()
+            values = (found.data if isinstance(found, RowSparse) else found).asnumpy().astype(np.float64)
+            squares += float(np.vdot(values, values))
+    return math.sqrt(squares)
+
+
 def fit(
     net: Block,
     loss: Callable[..., Array],
@@ -121,6 +134,7 @@ def fit(
 
     `batches` is a sequence of pairs (data, label) of arrays, or a function that makes them for an epoch's number.
     `loss(net(data), label)` has a number for each sample, or is one for all. Callbacks are those of `mz.callbacks`.
+    The norm of the gradients is computed for callbacks that ask for it (`norm = True`, as Report does).
     `resume` is a folder that `Save` of an earlier fit has written: its parameters, the optimizer's states and rate, and
     the counts of callbacks go on from there. Raises InputError for a batch without samples, and for options that there
     are none of, ModelError for a folder that cannot be resumed.
@@ -129,6 +143,7 @@ def fit(
     if isinstance(validate, Iterator):
         raise InputError("batches that can be iterated only once", where="validate=", hint="give a list")
     asked = metrics_named(metrics) if metrics else []
+    wants_norm = any(getattr(c, "norm", False) for c in callbacks)
     told, state = [_Told(asked)], _Fit(net, trainer, callbacks)
     back = [] if resume is None else [state.resume(resume)]
 
@@ -147,9 +162,11 @@ def fit(
             preds = net(data)
             losses = loss(preds, label)
         losses.backward()
-        rate = trainer.learning_rate
-        trainer.step(len(label) if losses.ndim else 1)
-        return StepMetrics(run.step, told[0].add(losses, preds, label), rate)
+        rate, size = trainer.learning_rate, len(label) if losses.ndim else 1
+        norm = _norm(net) / size if wants_norm else None
+        trainer.step(size)
+        run.losses = losses.asnumpy() if losses.ndim else None
+        return StepMetrics(run.step, told[0].add(losses, preds, label), rate, norm)
 
     def validated() -> Metrics | None:
         if validate is None:

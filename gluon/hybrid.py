@@ -26,7 +26,7 @@ from ..runtime.ir.graph import Graph
 from ..train.amp import Policy, mixed, policy_named
 from ..train.integers import with_integer_weights
 from .block import Block
-from .export import Dynamic, exported, save
+from .export import Dynamic, exported, named, save
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
 from .nest import filled, flat, numbers
 from .trace import MISSING, Trace, call, trace
@@ -286,6 +286,8 @@ class HybridBlock(Block):
         *inputs: Array | np.ndarray[Any, Any],
         dynamic: Dynamic | None = None,
         opset: int | None = None,
+        input_names: Sequence[str] = (),
+        output_names: Sequence[str] = (),
     ) -> Self:
         """Write what the block computes for inputs of these kinds, in prediction, to `.onnx` or `.mezzo`; without
         inputs, for those of the latest call that was traced.
@@ -293,12 +295,14 @@ class HybridBlock(Block):
         `dynamic` names sizes that stay open, by axis: {0: "batch"} of the only input, or of each by its number or name
         {0: {0: "batch", 1: "length"}, "x1": {0: "batch"}}; axes of one name have one size. The block is then traced at
         several sizes, and what differs has to follow from them. A block that is hybridized with `amp` is written with
-        its casts. Raises InputError where it cannot be traced, or does
-        something else at another size.
+        its casts. Inputs are called x0, x1, ... and outputs output0, output1, ... where no names are given. Raises
+        InputError where it cannot be traced, does something else at another size, or has not as many inputs or outputs
+        as names.
         """
         whole = self._whole(as_arrays(inputs) or self._latest(), dynamic or {})
         if self._policy is not None:
             whole = mixed(whole, self._policy)
+        whole = named(whole, input_names or whole.inputs, output_names or whole.outputs, type(self).__name__)
         save(with_integer_weights(whole), path, opset)
         return self
 

@@ -125,11 +125,15 @@ class SymbolBlock(HybridBlock):
         *inputs: Array | np.ndarray[Any, Any],
         dynamic: Dynamic | None = None,
         opset: int | None = None,
+        input_names: Sequence[str] = (),
+        output_names: Sequence[str] = (),
     ) -> Self:
         """Write the graph with what it has learned, to `.onnx` or `.mezzo`: names, nodes and open sizes are those that
-        it came with. Raises InputError where inputs or open sizes are given."""
-        if inputs or dynamic:
-            raise InputError("the graph has sizes of its own", where="SymbolBlock.export", hint="give the path alone")
+        it came with. Raises InputError where inputs, open sizes or names are given."""
+        if inputs or dynamic or input_names or output_names:
+            raise InputError(
+                "the graph has sizes and names of its own", where="SymbolBlock.export", hint="give the path alone"
+            )
         save(self.graph(), path, opset)
         return self
 

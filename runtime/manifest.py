@@ -31,7 +31,8 @@ LARGEST = 1 << 20  # bytes of a file
 PIECE = 1 << 20  # bytes of a file that are read at once
 # what may decide of bits; the secret of a job is not written down
 PREFIXES = (PREFIX, "OMP_", "GOMP_", "ONEDNN_", "DNNL_", "OPENBLAS_", "MKL_", "CUDA_", "CUBLAS_", "NVIDIA_", "NPY_")
-SECRET = frozenset({"MEZZO_JOB_KEY"})
+REPLAY = "MEZZO_REPLAY"  # where a run that is a replay writes its manifest
+SECRET = frozenset({"MEZZO_JOB_KEY", REPLAY})
 PACKAGES = (
     "numpy", "ml_dtypes", "onednn-cpu-gomp", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cuda-nvrtc",
     "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvmath-python",
@@ -44,7 +45,8 @@ class NotTheSame(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The dependencies of a run. `digests` are those of noted values, by their names.
+    """The dependencies of a run. `digests` are those of noted values, by their names; `command` is what Python was
+    asked to run, in this `folder`, where that was noted.
 
     >>> import numpy as np
     >>> one = taken(7).noting(data=np.arange(3))
@@ -59,6 +61,8 @@ class Manifest:
     machine: Mapping[str, str]
     environment: Mapping[str, str]
     digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    command: tuple[str, ...] = ()
+    folder: str = ""
 
     def __str__(self) -> str:
         rows = [("seed", str(self.seed))]
@@ -73,6 +77,7 @@ class Manifest:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write it in place of the file that is there. Raises ModelError where that cannot be done."""
         said = {"format": FORMAT, "seed": self.seed, **{part: dict(getattr(self, part)) for part in PARTS}}
+        said |= {"command": list(self.command), "folder": self.folder} if self.command else {}
         replace_file(path, [json.dumps(said, indent=1, sort_keys=True).encode(), b"\n"])
 
     def differences(self, **ran: Any) -> tuple[str, ...]:
@@ -134,7 +139,10 @@ def read(path: str | os.PathLike[str]) -> Manifest:
         for part, values in zip(PARTS, parts, strict=True):
             if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
                 raise ValueError(f"its {part} are no texts by name")
-        return Manifest(seed, *parts)
+        command, folder = said.get("command", []), said.get("folder", "")
+        if not isinstance(command, list) or not all(isinstance(v, str) for v in (*command, folder)):
+            raise ValueError("its command is no list of texts")
+        return replace(Manifest(seed, *parts), command=tuple(command), folder=folder)
     except KeyError as error:
         raise _bad(where, f"it has no {error}") from error
     except (OSError, ValueError, RecursionError) as error:

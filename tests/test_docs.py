@@ -31,6 +31,7 @@ PAGES = [
     ROOT / "docs/untrusted.md",
     ROOT / "docs/service.md",
     ROOT / "docs/generation.md",
+    ROOT / "docs/models.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))

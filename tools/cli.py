@@ -16,6 +16,7 @@ from .cli_check import check, convert, coverage
 from .cli_pack import pack
 from .fills import given_arrays
 from .modules import imported
+from .replay import replay
 from .report import Report, Table, parse_size, show
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
@@ -63,6 +64,7 @@ cli.add_command(check)
 cli.add_command(convert)
 cli.add_command(pack)
 cli.add_command(coverage)
+cli.add_command(replay)
 
 
 @cli.command()

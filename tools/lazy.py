@@ -32,6 +32,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "loss": ("train.loss", ""),
     "memory": ("runtime.memory.usage", ""),
     "metrics": ("train.metrics", ""),
+    "models": ("models", ""),
     "mxnet": ("mxnet", ""),
     "nd": ("nd", ""),
     "onnxruntime": ("onnxruntime", ""),

@@ -32,8 +32,8 @@ from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
 from .agree import code, digest
 from .amp import Policy, mixed, policy_named
-from .callbacks import Callback, Functions, Resumed, Run, follow, states_of
 from .exchange import COMPARED, Exchange
+from .following import Callback, Functions, Resumed, Run, follow, states_of
 from .integers import with_integer_weights
 from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of
 from .learning import learning as learning_of

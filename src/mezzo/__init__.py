@@ -6,10 +6,10 @@
 >>> session(held_out().inputs[:3]).shape
 (3, 10)
 
-The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`), `data`, training
-(`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the KVStore (`kv`)
-what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate` and `onnxruntime` are imported when they are
-first used.
+The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`, `models`), `data`,
+training (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the
+KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate` and `onnxruntime` are
+imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -92,6 +92,7 @@ __all__ = [
     "loss",
     "memory",
     "metrics",
+    "models",
     "mxnet",
     "nd",
     "onnx",

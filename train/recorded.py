@@ -1,0 +1,55 @@
+"""The manifest of a fit: all for `mezzo replay` to run it again, to the same bits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from ..nd.random import state
+from ..runtime.environment import switch
+from ..runtime.manifest import REPLAY, Manifest, digest, taken
+from .following import Callback, Run
+from .watching import numbers_of
+
+
+class Record(Callback):
+    """Write a manifest of the fit: seed, versions, machine, environment, the command that ran, and digests of the
+    parameters before and after, of all batches in their order, and of the metrics. `noted` has other values whose
+    digests matter. `mezzo replay FILE` runs the command again, and tells whether every digest is the same.
+
+    Parameters and batches are read for it: what is not deterministic elsewhere shows, and is not made so.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **noted: Any) -> None:
+        self.path, self.noted = Path(path), noted
+        self.manifest: Manifest | None = None
+
+    def fit_begin(self, run: Run) -> None:
+        found = taken(int(state()["seed"])).noting(**self.noted, before=run.trainer.snapshot())
+        self._batches, self._begun = blake2b(digest_size=16), found
+
+    def step_begin(self, run: Run) -> None:
+        batch = run.batch
+        self._batches.update(digest(list(batch) if isinstance(batch, tuple) else batch).encode())
+
+    def fit_end(self, run: Run) -> None:
+        pairs = [[numbers_of(m) for m in pair] for pair in run.history]
+        made = self._begun.noting(after=run.trainer.snapshot(), metrics=pairs)
+        digests = {**made.digests, "batches": self._batches.hexdigest()}
+        self.manifest = replace(made, digests=digests, command=(*_program(), *sys.argv[1:]), folder=os.getcwd())
+        self.manifest.write(switch(REPLAY) or self.path)
+
+
+def _program() -> tuple[str, ...]:
+    """Return the program that Python was asked to run: the absolute path of a script, or -m and the module; nothing of
+    an interactive session, which cannot be run again."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:
+        return ("-m", spec.name.removesuffix(".__main__"))
+    file = getattr(main, "__file__", None)
+    return (str(Path(file).resolve()),) if file else ()
