@@ -26,21 +26,21 @@ STARTING = 30.0  # seconds that an agent may take to start, at least
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServedHost:
     """The host that an agent serves: the name under which its members meet, and the ranks of its workers."""
 
     name: str
     ranks: tuple[int, ...]
 
 
-def start(environment: Environment, place: Place) -> int:
+def start(environment: Environment, place: ServedHost) -> int:
     """Start the agent of this host; its process number."""
     given = {**os.environ, **environment.as_role("worker").variables()}
     command = [sys.executable, "-m", "mezzo.kvstore.agent", json.dumps(asdict(place))]
     return os.posix_spawn(sys.executable, command, given)
 
 
-def serve(environment: Environment, place: Place) -> None:
+def serve(environment: Environment, place: ServedHost) -> None:
     """Be the agent until all workers of the host have left. Raises what the job failed with."""
     loop = Loop()
     member = None
@@ -81,7 +81,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the job ends it
     given = json.loads(sys.argv[1])
     try:
-        serve(Environment.read(), Place(given["name"], tuple(given["ranks"])))
+        serve(Environment.read(), ServedHost(given["name"], tuple(given["ranks"])))
     except MezzoError as error:
         print(f"agent: {error}", file=sys.stderr, flush=True)
         return 1

@@ -277,7 +277,7 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
         if levels.sums:
             ranks = welcome.hosts[host_of(welcome, rank)][1]
             if rank == ranks[0]:
-                pid = agent.start(environment, agent.Place(name, ranks))
+                pid = agent.start(environment, agent.ServedHost(name, ranks))
             mesh = join(name, ranks.index(rank), len(ranks) + 1, max(environment.deadline, agent.STARTING))
         else:
             ranks = (rank,)

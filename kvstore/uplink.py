@@ -214,7 +214,7 @@ class Uplink:
             self._settle(number, server)
 
     def _way(self, server: int, push: m.Push, name: str, lo: int) -> tuple[int, int, int, int] | None:
-        """How a push that begins goes to a server: source, at, target and to of an Offer, or over the wire."""
+        """Return the way of a push that begins to a server: source, at, target and to of an Offer, or over the wire."""
         operation, mapped, begin = self._operations[name][0], self._mapped[server], lo - push.offset
         if not mapped or operation.lies is None or (push.pull and operation.goes is None):
             return None

@@ -93,7 +93,7 @@ def test_the_largest_losses_are_those_of_the_last_epoch() -> None:
             seen.append(run.losses)
 
     report = mz.callbacks.Report("unwritten.html", samples=7)
-    report._write = lambda run: None  # type: ignore[method-assign]
+    report._write = lambda run: None
     learned(See(), report)
     wanted = np.sort(np.concatenate(seen))[::-1][:7]
     np.testing.assert_allclose([s.loss for s in report._worst], wanted, rtol=1e-6)

@@ -14,7 +14,8 @@ from mezzo.models.digits import digits_model
 from mezzo.ops.types import f32
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
-from .cupy_standin import CAPTURE, CUDARuntimeError, Standin
+from .cupy_parts import CUDARuntimeError
+from .cupy_standin import CAPTURE, Standin
 
 
 def modules(standin: Standin) -> Any:

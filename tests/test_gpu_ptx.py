@@ -15,12 +15,13 @@ from mezzo.ops import Tensor
 from mezzo.runtime.backends.cuda.generated import Generated
 from mezzo.runtime.backends.cuda.launch import In, Launch, Out, Source
 
+from .cuda_shim import Run
 from .gpu_cases import Case
 from .ptx.arithmetic import Unknown
 from .ptx.memory import Fault
 from .ptx.parse import Unreadable, parse
 from .ptx.run import Arena, Kernel, census, compiled, interpreted, kernels_of, run_launch
-from .test_gpu_kernels import ARCHITECTURES, CASES, NARROW, Run, assert_answer, by_nvrtc, cases, families, retyped, runs
+from .test_gpu_kernels import ARCHITECTURES, CASES, NARROW, assert_answer, by_nvrtc, cases, families, retyped, runs
 
 # cases of a family, elements of their operands, threads of their launches that the suite has time for
 FEW, SMALL, THREADS = 12, 2_500, 20_000

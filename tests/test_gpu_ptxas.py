@@ -9,9 +9,10 @@ import pytest
 
 from mezzo.runtime.backends.cuda.generated import Generated
 
+from .cuda_shim import Run
 from .ptx.assemble import Assembled, architectures, assembled, ptxas
 from .ptx.run import ptx_of
-from .test_gpu_kernels import Run, by_nvrtc, families, runs
+from .test_gpu_kernels import by_nvrtc, families, runs
 from .test_gpu_ptx import every, few
 
 by_ptxas = pytest.mark.skipif(not ptxas(), reason="there is no ptxas: pip install nvidia-cuda-nvcc")

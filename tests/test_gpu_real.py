@@ -39,13 +39,18 @@ def training(name: str, batch: int, **how: Any) -> Program:
     made: Any = LESSONS[name] if name in LESSONS else WORKLOADS[name]
     trainer = mz.Trainer(made.build(batch), optimizer=mz.optimizer.Adam(), device=DEVICE, **how)
     feeds = made.feeds(batch) if name in LESSONS else {**made.feeds(batch), "target": np.zeros(batch, np.int64)}
-    return trainer._update.warmup({n: np.shape(x) for n, x in feeds.items()})
+    program: Program = trainer._update.warmup({n: np.shape(x) for n, x in feeds.items()})
+    return program
 
 
 def decoding(name: str, batch: int, **how: Any) -> Program:
     """One more token of texts of 127."""
     session = mz.Session(gpt2(batch, no_weights), device=DEVICE, **how)
-    shapes = {"input_ids": (batch, 1), "position_ids": (batch, 1), "attention_mask": (batch, 128)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_ids": (batch, 1),
+        "position_ids": (batch, 1),
+        "attention_mask": (batch, 128),
+    }
     shapes |= {f"past_key_values.{n}.{kind}": (batch, 12, 127, 64) for n in range(12) for kind in ("key", "value")}
     return session.warmup(shapes)
 

@@ -17,7 +17,7 @@ from mezzo.tools.cli import cli
 from mezzo.tools.gpu_selftest import by_family, self_test
 from mezzo.tools.report import Report
 
-from . import cupy_standin
+from . import cupy_parts
 from .cupy_standin import Standin
 
 FEW = ("gpu.softmax", "gpu.gather", "gpu.copy", "gpu.top_k")
@@ -47,7 +47,7 @@ def test_what_is_right_passes(standin: Standin) -> None:
 
 def test_what_is_wrong_is_named(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of one family that are wrong, those of another that change from run to run, and memory that forgets."""
-    plain, count = cupy_standin.run, [0]
+    plain, count = cupy_parts.run, [0]
 
     def spoilt(source: Any, *given: Any) -> None:
         plain(source, *given)
@@ -57,8 +57,8 @@ def test_what_is_wrong_is_named(standin: Standin, monkeypatch: pytest.MonkeyPatc
             if source.name.startswith("softmax") or count[0] % 5 == 0:
                 standin.block_of(address)[address - standin.block_of(address).ctypes.data] ^= 0x40
 
-    monkeypatch.setattr(cupy_standin, "run", spoilt)
-    monkeypatch.setattr(gpu_selftest.np, "array_equal", lambda *a, **k: False)
+    monkeypatch.setattr(cupy_parts, "run", spoilt)
+    monkeypatch.setattr("mezzo.tools.gpu_selftest.np.array_equal", lambda *a, **k: False)
     report, code = self_test(only=("gpu.softmax", "gpu.gather"))
     assert code == 3
     found = states(report)

@@ -39,7 +39,7 @@ def small_symbol() -> dict[str, Any]:
     return {"nodes": nodes, "arg_nodes": [0, 1, 2, 4], "heads": [[5, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}
 
 
-WEIGHTS = {
+WEIGHTS: dict[str, Any] = {
     "arg:fc_weight": np.arange(12, dtype=np.float32).reshape(3, 4) / 10,
     "arg:fc_bias": np.array([0.1, -0.2, 0.3], np.float32),
 }
@@ -53,7 +53,8 @@ def expected() -> Any:
 
 
 def loaded(symbol: dict[str, Any], **options: Any) -> mz.Session:
-    return mz.load(json.dumps(symbol).encode(), params=WEIGHTS, **options)
+    session: mz.Session = mz.load(json.dumps(symbol).encode(), params=WEIGHTS, **options)
+    return session
 
 
 @here
@@ -119,18 +120,18 @@ def test_files_of_the_first_releases() -> None:
 
 
 def test_statistics_that_old_files_leave_out() -> None:
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {"op": "null", "name": n, "param": {}, "inputs": []} for n in ("data", "bn_gamma", "bn_beta")
     ]  # fmt: skip
     nodes.append({"op": "BatchNorm", "name": "bn", "param": {"fix_gamma": "False"}, "inputs": [[0, 0], [1, 0], [2, 0]]})
     symbol = {"nodes": nodes, "arg_nodes": [0, 1, 2], "heads": [[3, 0]]}
     params = {
-        "arg:bn_gamma": np.float32([2, 3]), "arg:bn_beta": np.float32([0, 1]),
-        "aux:bn_moving_mean": np.float32([1, 2]), "aux:bn_moving_var": np.float32([4, 9]),
+        "arg:bn_gamma": np.array([2, 3], np.float32), "arg:bn_beta": np.array([0, 1], np.float32),
+        "aux:bn_moving_mean": np.array([1, 2], np.float32), "aux:bn_moving_var": np.array([4, 9], np.float32),
     }  # fmt: skip
     session = mz.load(json.dumps(symbol).encode(), params=params, shapes={"data": ("n", 2)})
-    x = np.float32([[1, 2], [3, 5]])
-    right = (x - [1, 2]) / np.sqrt(np.float32([4, 9]) + 1e-3) * [2, 3] + [0, 1]
+    x = np.array([[1, 2], [3, 5]], np.float32)
+    right = (x - [1, 2]) / np.sqrt(np.array([4, 9], np.float32) + 1e-3) * [2, 3] + [0, 1]
     np.testing.assert_allclose(session.run({"data": x})["bn_output"], right, rtol=1e-5)
 
 

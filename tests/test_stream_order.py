@@ -13,7 +13,8 @@ import pytest
 
 from mezzo.runtime.backends.cuda.launch import Source
 
-from .cupy_standin import Function, Standin
+from .cupy_parts import Function
+from .cupy_standin import Standin
 from .stream_order import written_by
 
 TEXT = """struct alignas(16) add_16 { unsigned int v[4]; };

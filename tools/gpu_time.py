@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..ops import DType, Tensor, Type
+from ..ops import OPS, DType, Tensor, Type
 from ..ops.errors import InputError
 from ..runtime.backends.cuda.cublaslt.product import LtProduct
 from ..runtime.backends.cuda.cudnn.draft import GraphDraft
@@ -73,14 +73,12 @@ KINDS = {
     "gpu.reduce": "rows", "gpu.softmax": "rows", "gpu.normalisation": "rows", "gpu.batch_normalisation": "element",
     "gpu.batch_training": "rows", "gpu.losses": "rows", "gpu.global_pool": "rows",
 }  # fmt: skip
-LOOKED_UP = frozenset(
-    {"Gather", "GatherElements", "GatherND", "Slice"}
-)  # they read as much of the first input as they write
+LOOKED_UP = ("gather", "pick", "slice")  # moves that read as much of the first input as they write
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What a step is expected to take: `seconds`, its launches, bytes read and written, operations, and what bounds it:
+    """Expected cost of a step: `seconds`, its launches, bytes read and written, operations, and what bounds it:
     `arithmetic`, `bytes`, `launches`, `tiles` (too few for the card) or `the host`."""
 
     index: int
@@ -102,7 +100,7 @@ def card_for(program: Program, name: str = "") -> Card:
 
 
 def step_times(program: Program, card: Card) -> list[StepTime]:
-    """What each step of a program for a GPU is expected to take."""
+    """Return the expected cost of each step of a program for a GPU."""
     on_host = {a.index: a for a in aside(program)}
     places = _places(program)
     made = []
@@ -188,7 +186,7 @@ def _bytes(types: Mapping[str, Type], step: ProgramStep) -> int:
         return 2 * sum(_size(types.get(o)) for o in step.node.outputs if o)
     results = sum(_size(types.get(o)) for o in step.node.outputs if o)
     operands = [_size(types.get(n)) for n in step.node.inputs if n]
-    if step.node.op in LOOKED_UP and operands:
+    if step.node.record.moves in LOOKED_UP and operands:
         operands[0] = min(operands[0], results)
     if step.choice.kernel == "gpu.scatter" and step.choice.aliases:
         results = min(results, 2 * sum(operands[1:]))
@@ -211,14 +209,14 @@ def _arithmetic(types: Mapping[str, Type], step: ProgramStep, card: Card) -> tup
         (t.elements or 0 for t in map(types.get, (*step.node.inputs, *step.node.outputs)) if isinstance(t, Tensor)),
         default=0,
     )
-    inner = _inner(types, step)
+    multiplied = _inner(types, step)
     narrow = (
         DType.DOUBLE
         if any(isinstance(t, Tensor) and t.dtype is DType.DOUBLE for t in map(types.get, step.node.inputs))
         else DType.FLOAT
     )
     links = len(step.node.attrs.get("chain", ())) or 1
-    flops = 2.0 * inner if inner else float(elements * links * 4)
+    flops = 2.0 * multiplied if multiplied else float(elements * links * 4)
     return flops, card.rates[arithmetic(narrow, "strict")], 1.0
 
 
@@ -282,18 +280,18 @@ def _of_graph(draft: GraphDraft, card: Card) -> tuple[float, float, float]:
 
 def _inner(types: Mapping[str, Type], step: ProgramStep) -> float:
     """Multiplications of products and convolutions of our own; 0 for other steps."""
-    _, op = anchor(step.node)
+    domain, op = anchor(step.node)
     known = [types.get(n) for n in step.node.inputs if n]
     tensors = [t for t in known if isinstance(t, Tensor)]
     y = types.get(step.node.outputs[0])
     if not isinstance(y, Tensor) or len(tensors) < 2:
         return 0.0
     a, b = tensors[:2]
-    if op in ("Conv", "ConvInteger", "QLinearConv"):
-        return float(math.prod(y.sizes) * math.prod(b.sizes[1:]))
-    if op == "ConvTranspose":
-        return float(math.prod(a.sizes) * math.prod(b.sizes[1:]))
-    if op in ("MatMul", "FusedMatMul", "MatMulInteger", "Gemm", "QLinearMatMul"):
+    record = OPS.get((domain, op))
+    kind = record.kind if record is not None else ""
+    if kind == "convolution":
+        return float(math.prod((a if op == "ConvTranspose" else y).sizes) * math.prod(b.sizes[1:]))
+    if kind == "matmul":
         deep = a.sizes[0] if step.node.attrs.get("transA") else a.sizes[-1]
         return float(math.prod(y.sizes) * deep)
     if op == "Recurrence":

@@ -52,7 +52,7 @@ class Executor:
 
     @property
     def usual_precision(self) -> str:
-        """What `precision="auto"` means on this device."""
+        """Return the precision that `precision="auto"` means on this device."""
         return "fp32"
 
     def check_precision(self, precision: str, onednn: bool) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...ops import Tensor, Type
+from ...ops import OPS, Tensor, Type
 from ..compile.program import Program, ProgramStep
 from ..environment import processors
 
@@ -27,25 +27,21 @@ def lengthy_steps(program: Program) -> dict[int, float]:
 
 
 def multiplications(step: ProgramStep, types: Mapping[str, Type]) -> int:
-    """How many numbers of 32 bits or more a convolution or a product multiplies, alone or as the first of a chain; 0 of
-    other steps, and of sizes that only a run tells."""
+    """Return the number of multiplications of 32 bits or more in a convolution or a product, alone or as the first of a
+    chain; 0 of other steps, and of sizes that only a run tells."""
     node = step.node
     domain, op, operands, attrs = node.domain, node.op, tuple(range(len(node.inputs))), node.attrs
     if (domain, op) == ("mezzo", "Fused"):
         domain, op, operands, pairs = node.attrs["chain"][0]
         attrs = dict(pairs)
-    if domain or op not in ("Conv", "ConvTranspose", "MatMul", "Gemm") or step.dynamic:
+    record = OPS.get((domain, op))
+    if domain or record is None or record.kind not in ("convolution", "matmul") or step.dynamic:
         return 0
     x, w, y = (types.get(name) for name in (*(node.inputs[i] for i in operands[:2]), node.outputs[0]))
     if not (isinstance(x, Tensor) and isinstance(w, Tensor) and isinstance(y, Tensor)):
         return 0
     if not (x.static and w.static and y.static) or min(x.dtype.bits, w.dtype.bits) < WIDE_BITS or 0 in w.sizes:
         return 0
-    match op:
-        case "Conv":
-            return math.prod(y.sizes) * math.prod(w.sizes[1:])
-        case "ConvTranspose":
-            return math.prod(x.sizes) * math.prod(w.sizes[1:])
-        case "Gemm":
-            return math.prod(y.sizes) * x.sizes[0 if attrs.get("transA", 0) else -1]
-    return math.prod(y.sizes) * x.sizes[-1]
+    if record.kind == "convolution":
+        return math.prod((x if op == "ConvTranspose" else y).sizes) * math.prod(w.sizes[1:])
+    return math.prod(y.sizes) * x.sizes[0 if attrs.get("transA", 0) else -1]

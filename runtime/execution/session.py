@@ -393,8 +393,7 @@ class Session:
     def _find(self, key: Any) -> Executable | None:
         with self._table:
             executable = self._bound.get(key)
-            if executable is not None:
-                self._latest = executable
+            self._latest = executable or self._latest
         if executable is not None:
             self.keep(executable, partial(weakly(self._forget_exact, None), key))
         return executable
@@ -413,7 +412,7 @@ class Session:
                 where=self.signature.name,
                 hint=f"they are {', '.join(map(str, self.inputs))}",
             )
-        results = tuple(self.run(dict(zip(self.signature.inputs, inputs, strict=False))).values())
+        results = (*self.run(dict(zip(self.signature.inputs, inputs, strict=False))).values(),)
         return results[0] if len(results) == 1 else results
 
     def run(

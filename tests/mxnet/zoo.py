@@ -26,7 +26,7 @@ def _ssd(mx: Any) -> Any:
     """A head of SSD over a small network: anchors, classes, offsets, detection."""
     nn = mx.gluon.nn
 
-    class Head(mx.gluon.HybridBlock):
+    class Head(mx.gluon.HybridBlock):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             with self.name_scope():
@@ -62,7 +62,7 @@ def _transformer(mx: Any) -> Any:
     """Two layers of an encoder in the manner of GluonNLP, with interleaved products."""
     nn = mx.gluon.nn
 
-    class Layer(mx.gluon.HybridBlock):
+    class Layer(mx.gluon.HybridBlock):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             with self.name_scope():

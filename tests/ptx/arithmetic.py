@@ -87,7 +87,7 @@ def shifted_right(a: Any, n: Any) -> Any:
 def permuted(a: Any, b: Any, selector: Any) -> Any:
     """Bytes of b and a by their numbers, as prmt."""
     both = _low(a, 32) | _low(b, 32) << np.uint64(32)
-    found = np.uint64(0)
+    found: Any = np.uint64(0)
     for i in range(4):
         pick = _low(selector, 32) >> np.uint64(4 * i) & np.uint64(15)
         byte = both >> (pick & np.uint64(7)) * np.uint64(8) & np.uint64(255)

@@ -111,7 +111,8 @@ class Space:
     # -- races ------------------------------------------------------------------------------------------------------
 
     def _apart(self, one: Array, other: Array) -> Array:
-        return one // self.across != other // self.across
+        apart: Array = one // self.across != other // self.across
+        return apart
 
     def _note_reads(self, units: Array, lanes: Array, epochs: Array, constant: bool) -> None:
         live = self.writable[units[:, 0]]

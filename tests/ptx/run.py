@@ -21,9 +21,10 @@ from mezzo.runtime.backends.cuda.launch import In, Launch, LaunchKey, Out, Scrat
 
 from ..cuda_shim import Array, Run, logical, physical
 from .arithmetic import Unknown
-from .machine import Machine, Shape, units_of
+from .machine import Machine
 from .memory import BASE, Fault, Space
 from .parse import Body, Module, Variable, parse
+from .registers import Shape, units_of
 
 TOGETHER = 8192  # threads that run at once
 

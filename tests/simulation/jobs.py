@@ -78,7 +78,7 @@ class Job:
         process = self.world.start(f"server {number}", machine, partial(_serve, serves), delay)
         self.servers[number:] = [process, *self.servers[number + 1 :]]
 
-    def start_agent(self, environment: Environment, place: agent.Place) -> int:
+    def start_agent(self, environment: Environment, place: agent.ServedHost) -> int:
         name = f"agent of {environment.host}"
         main = partial(agent.serve, environment, place)
         process = self.world.start(name, environment.host, main, self.world.chance.random() * 0.01)

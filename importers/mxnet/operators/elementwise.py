@@ -58,13 +58,12 @@ def _times(factor: float) -> Write:
     return lambda c, x: c.Mul(x, c.number(factor, x))
 
 
+# Those of ONNX's name in capitals, and arcsin, arccosh, ...: Asin, Acosh.
+SAME = "ceil floor exp log relu reciprocal sigmoid softsign sqrt erf sin cos tan sinh cosh tanh".split()
+ARCS = "arcsin arccos arctan arcsinh arccosh arctanh".split()
 UNARY: dict[str, str | Write] = {
-    "abs": _as_is("Abs"), "ceil": "Ceil", "floor": "Floor", "exp": "Exp", "log": "Log",
-    "negative": _as_is("Neg"), "relu": "Relu",
-    "reciprocal": "Reciprocal", "sigmoid": "Sigmoid", "softsign": "Softsign", "sqrt": "Sqrt", "sign": _as_is("Sign"),
-    "erf": "Erf", "sin": "Sin", "cos": "Cos", "tan": "Tan", "sinh": "Sinh", "cosh": "Cosh", "tanh": "Tanh",
-    "arcsin": "Asin", "arccos": "Acos", "arctan": "Atan", "arcsinh": "Asinh", "arccosh": "Acosh",
-    "arctanh": "Atanh",
+    **{name: name.capitalize() for name in SAME}, **{name: f"A{name[3:]}" for name in ARCS},
+    "abs": _as_is("Abs"), "negative": _as_is("Neg"), "sign": _as_is("Sign"),
     "log10": _mezzo("Log10"), "log2": _mezzo("Log2"), "log1p": _mezzo("Log1p"), "expm1": _mezzo("Expm1"),
     "square": lambda c, x: c.Mul(x, x), "rsqrt": lambda c, x: c.Reciprocal(c.Sqrt(x)),
     "cbrt": _cbrt, "rcbrt": lambda c, x: c.Reciprocal(_cbrt(c, x)),

@@ -34,15 +34,15 @@ def _reduce(
     return reduced(c, op, data, c.axes(data, axis, exclude=exclude), keep=keepdims)
 
 
-for _names, _fixed in {
-    "sum sum_axis _sparse_sum": {"op": "ReduceSum"},
-    "mean _sparse_mean": {"op": "ReduceMean"},
-    "prod": {"op": "ReduceProd"},
-    "max max_axis": {"op": "ReduceMax"},
-    "min min_axis": {"op": "ReduceMin"},
-    "_square_sum": {"op": "ReduceSumSquare"},
-}.items():
-    rule(*_names.split(), nan=None, **_fixed)(_reduce)
+for _names, _op in (
+    ("sum sum_axis _sparse_sum", "Sum"),
+    ("mean _sparse_mean", "Mean"),
+    ("prod", "Prod"),
+    ("max max_axis", "Max"),
+    ("min min_axis", "Min"),
+    ("_square_sum", "SumSquare"),
+):
+    rule(*_names.split(), nan=None, op=f"Reduce{_op}")(_reduce)
 rule("nansum", op="ReduceSum", nan=0.0)(_reduce)
 rule("nanprod", op="ReduceProd", nan=1.0)(_reduce)
 

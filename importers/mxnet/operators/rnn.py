@@ -46,7 +46,8 @@ def rnn(
     directions, gates = 1 + bidirectional, GATES[mode]
     blob = _Blob(c, parameters, mode, state_size, num_layers, directions)
     whole = c.shape_with([num_layers * directions, c.dim(data, 1), state_size])
-    state, state_cell = (c.Expand(s, whole) if s in c.partial else s for s in (state, state_cell))
+    state = c.Expand(state, whole) if state in c.partial else state
+    state_cell = c.Expand(state_cell, whole) if state_cell in c.partial else state_cell
     x, lasts, cells = data, [], []
     for layer in range(num_layers):
         if layer and p:
