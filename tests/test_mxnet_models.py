@@ -314,5 +314,7 @@ def test_a_step_of_training_is_that_of_mxnet(written: Path, name: str) -> None:
     ours, theirs = ({k: np.abs(p[k] - right[k]).max() for k in right} for p in (learned, after))
     assert np.median([*ours.values()]) <= 1.5 * np.median([*theirs.values()])
     assert max(ours.values()) <= 1.5 * max(theirs.values())
-    sizes = {k: np.abs(learned[k] - after[k]).max() / np.abs(after[k]).max() for k in right if k.endswith("weight")}
-    assert max(sizes.values()) <= 2e-2
+    for key, value in after.items():
+        if key in learned:
+            apart = np.abs(learned[key] - value).max()
+            assert apart <= 3 * max(theirs[key], np.median([*theirs.values()])) + 1e-4 * np.abs(value).max(), key

@@ -162,8 +162,17 @@ def _attention() -> GpuSample:
     return GpuSample("Attention", g.graph([y]), feeds)
 
 
+def _followed() -> GpuSample:
+    """A product followed by Gelu of the error function, which a library computes as one."""
+    g, rng = GraphBuilder("product and Gelu"), np.random.default_rng(0)
+    x, w = (rng.standard_normal((64, 64)).astype(np.float16) / 8 for _ in range(2))
+    y = g.Gelu(g.MatMul(g.input("x", Tensor(DType.FLOAT16, x.shape)), g.const(w)))
+    return GpuSample("MatMul and Gelu", g.graph([y]), {"x": x})
+
+
 def _samples() -> Iterator[GpuSample]:
     yield _attention()
+    yield _followed()
     for record in OPS.values():
         for sample in record.samples[:2]:
             if hosted(record, sample) or not sample.inputs:
