@@ -108,6 +108,18 @@ def float_samples(op: str) -> Iterator[Sample]:
             yield sample
 
 
+def wide() -> bool:
+    """Whether the processor has AVX-512: the library has fast kernels of some families there alone."""
+    found = library()
+    return found is not None and found.isa.startswith("avx512")
+
+
+def slow_here(session: Session, name: str) -> bool:
+    """Whether a kernel of this family declined a step since the library has only slow ones on this processor."""
+    reasons = [why for s in session.program.steps for kernel, why in s.declined if kernel == name]
+    return not wide() and any(why.startswith("only ") and why.endswith(" would do") for why in reasons)
+
+
 def check_family(name: str, *, threads: int = 1, served: bool = True) -> None:
     """Every case and every sample of a family's operators, second operands constant or not."""
     for op, sample in CASES[name]:
@@ -115,7 +127,7 @@ def check_family(name: str, *, threads: int = 1, served: bool = True) -> None:
             session = assert_exact(*graph_of(op, sample, constants), threads)
             kernel, implementation = kernel_of(session, op)
             # arithmetic with a number that is not known is none with a constant
-            if served and (constants or name != "onednn.eltwise"):
+            if served and (constants or name != "onednn.eltwise") and not slow_here(session, name):
                 assert kernel == name, (op, sample, session.program.steps[-1].declined)
                 good = GOOD_REFERENCES.get(name, "any name")
                 assert not implementation.startswith("ref") or implementation.startswith(good), implementation
@@ -276,7 +288,7 @@ def test_casts_round_as_the_reference_does(before: str, after: str) -> None:
     session = Session(g.graph([g.Cast(g.input("x", Tensor(given, x.shape)), to=wanted.onnx)]))
     (got,) = session.run({"x": x}).values()
     assert np.array_equal(got.astype(np.float32), y.astype(np.float32), equal_nan=True)
-    assert kernel_of(session, "Cast")[0] == "onednn.cast"
+    assert kernel_of(session, "Cast")[0] == "onednn.cast" or slow_here(session, "onednn.cast")
 
 
 @needed

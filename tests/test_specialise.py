@@ -127,7 +127,10 @@ def test_weights_are_packed_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) 
         compiled = compile_graph(make(), options=options_for("cpu"))
         first = specialise(compiled, {"x": f32(*shapes[0])})
         packed = {n for n in first.constants if ":" in n and first.constants[n].nbytes >= shared.SMALL}
-        assert packed
+        if not packed:  # below AVX-512 products read their weights as they lie
+            held = library()
+            assert held is not None and not held.isa.startswith("avx512")
+            continue
         with monkeypatch.context() as patch:
             patch.setattr(OneDnn, "pack", forbidden)
             again = specialise(compiled, {"x": f32(shapes[0][0] + 2, *shapes[0][1:])})
