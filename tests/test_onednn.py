@@ -108,16 +108,16 @@ def float_samples(op: str) -> Iterator[Sample]:
             yield sample
 
 
-def wide() -> bool:
-    """Whether the processor has AVX-512: the library has fast kernels of some families there alone."""
+def has_avx512() -> bool:
+    """Return True if the processor has AVX-512: the library has fast kernels of some families there alone."""
     found = library()
     return found is not None and found.isa.startswith("avx512")
 
 
 def slow_here(session: Session, name: str) -> bool:
-    """Whether a kernel of this family declined a step since the library has only slow ones on this processor."""
+    """Return True if a kernel of this family declined a step since the library has only slow ones on this processor."""
     reasons = [why for s in session.program.steps for kernel, why in s.declined if kernel == name]
-    return not wide() and any(why.startswith("only ") and why.endswith(" would do") for why in reasons)
+    return not has_avx512() and any(why.startswith("only ") and why.endswith(" would do") for why in reasons)
 
 
 def check_family(name: str, *, threads: int = 1, served: bool = True) -> None:
