@@ -33,7 +33,7 @@ def as_numpy(sample: Any) -> Array:
         raise InputError(
             f"a {type(sample).__name__} is no array", where="batchify", hint="Pad joins arrays of unequal lengths"
         )
-    if isinstance(sample, float):  # Python's own, as everywhere in `mz.nd`
+    if type(sample) is float:  # Python's own, as everywhere in `mz.nd`
         return array.astype(np.float32)
     return array
 

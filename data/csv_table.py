@@ -71,12 +71,19 @@ class CSVDataset(ArrayDataset):
         for name in (*wanted, *([target] if target is not None else [])):
             if name not in header:
                 raise InputError(f"there is no column {name!r}", where=str(path), hint=f"there are {', '.join(header)}")
+        asked = [*wanted, *([target] if target is not None else [])]
+        if twice := [name for name in asked if header.count(name) > 1]:
+            raise InputError(
+                f"two columns are called {twice[0]!r}", where=str(path), hint="give them names of their own"
+            )
         places = [header.index(c) for c in wanted]
         numbers, texts = array("d"), list[str]()
         for where, row in rows:
             numbers.extend(number(row[at], where, header[at]) for at in places)
             if target is not None:
                 texts.append(row[header.index(target)].strip())
+                if not texts[-1]:
+                    raise InputError(f"column {target!r} is empty", where=where, hint="leave the row out")
         self.columns, self.classes = tuple(wanted), tuple[str, ...]()
         inputs = (
             np.frombuffer(numbers).reshape(-1, len(wanted)).astype(np.float32)
@@ -88,6 +95,9 @@ class CSVDataset(ArrayDataset):
     def _targets(self, texts: Sequence[str]) -> Array:
         try:
             values = np.array(texts, np.float64)
+            if not np.isfinite(values).all():
+                odd = texts[int(np.argmin(np.isfinite(values)))]
+                raise InputError(f"a target is {odd!r}", where="CSVDataset", hint="leave such rows out")
             whole = values.astype(np.int64)
             return whole if np.array_equal(whole, values) else values.astype(np.float32)
         except (ValueError, OverflowError):

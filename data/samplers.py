@@ -141,6 +141,8 @@ class ShardSampler(Sampler):
         if remainder not in ("pad", "drop", "uneven"):
             raise InputError(f"remainder={remainder!r}", where="ShardSampler", hint="'pad', 'drop' or 'uneven'")
         self.sampler = SequentialSampler(sampler) if isinstance(sampler, int) else sampler
+        if self.sampler.share.count > 1:
+            raise InputError("a share of a share", where="ShardSampler", hint="count all workers of all ranks in one")
         self.share = Share(rank, count, remainder == "pad", uneven=remainder == "uneven")
 
     def order(self, epoch: int) -> Array:
@@ -204,7 +206,13 @@ class BatchSampler(Batches):
             raise InputError(f"last_batch={last_batch!r}", where="BatchSampler", hint="keep, discard or rollover")
         if batch_size < 1:
             raise InputError(f"batches of {batch_size}", where="BatchSampler", hint="from 1 on")
-        self.sampler = sampler if isinstance(sampler, Sampler) else Listed(sampler)
+        ours = isinstance(sampler, Sampler) and type(sampler).order is not Sampler.order
+        self.sampler = sampler if ours else Listed(sampler)  # type: ignore[assignment]
+        if last_batch == "rollover" and not ours and not isinstance(sampler, Sequence):
+            raise InputError(
+                "a batch of two epochs, of an order that may differ each time it is asked for", where="BatchSampler",
+                hint="give one of the samplers of mz.data, which keep to an epoch's order, or keep or discard",
+            )  # fmt: skip
         self.size, self.last, self.share = batch_size, last_batch, self.sampler.share
         if last_batch == "rollover" and self.share.count > 1:
             raise InputError("a batch of two epochs for several ranks", where="BatchSampler", hint="keep or discard")

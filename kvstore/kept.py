@@ -167,7 +167,7 @@ class Kept:
                 first = rounded(8 * count, ALIGN)
                 second = first + rounded(shard.nbytes, ALIGN)
                 rooms = (room[first : first + shard.nbytes], room[second : second + shard.nbytes])
-                self.keys[len(self.keys) + 1] = KeptKey(
+                self.keys[about["number"]] = KeptKey(
                     shard, file_words(room, count), rooms, self._ranks, about["rank"], self.left
                 )
             case "left":
@@ -181,7 +181,7 @@ class Kept:
                     key.states = ({}, {})
             case "states":
                 key, spare = self.keys[about["key"]], self._spare.get(about["key"], room[:0])
-                self._spare[about["key"]] = spare = room if room.size > spare.size else spare
+                self._spare[about["key"]] = spare = spare if about.get("reuse") else room
                 nbytes, step = key.shard.nbytes, rounded(key.shard.nbytes, ALIGN)
                 for buffer, states in enumerate(key.states):
                     for number, slot in enumerate(about["slots"]):
@@ -201,8 +201,10 @@ class Kept:
         self._take(about, room[first:])
         store(self._end, 0, at + total)
 
-    def declare(self, shard: Shard, rank: int) -> None:
-        """Take the buffers of a new key, which this rank has declared."""
+    def declare(self, key: int, shard: Shard, rank: int) -> None:
+        """Take the buffers of a new key of that number, which this rank has declared; nothing if it has them."""
+        if key in self.keys:
+            return
         words = 1 + 2 * (COUNTS + 2 * self._ranks)
         size = rounded(8 * words, ALIGN) + 2 * rounded(shard.nbytes, ALIGN)
 
@@ -211,7 +213,7 @@ class Kept:
             numbers[:] = 0
             numbers[1 + VERSION] = numbers[1 + COUNTS + 2 * self._ranks + VERSION] = -1
 
-        about = {"is": "key", "name": shard.name, "dtype": shard.dtype, "shape": shard.shape}
+        about = {"is": "key", "number": key, "name": shard.name, "dtype": shard.dtype, "shape": shard.shape}
         self._append({**about, "lo": shard.lo, "hi": shard.hi, "rank": rank}, size, fill)
 
     def leave(self, rank: int) -> None:
@@ -242,7 +244,7 @@ class Kept:
         about, spare = {"is": "states", "key": key, "slots": slots}, self._spare.get(key)
         if spare is not None and spare.size >= size:
             fill(spare)
-            self._append(about)
+            self._append({**about, "reuse": True})
         else:
             self._append(about, size, fill)
 

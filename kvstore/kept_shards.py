@@ -42,6 +42,7 @@ class KeptShards(Shards):
         self._kept = kept
         for key in kept.keys.values():
             shard = key.shard
+            self.budget.take(2 * shard.nbytes, f"key {shard.name!r}")
             self._hold(keys.admit(Init(shard.name, shard.dtype, shard.shape, shard.lo, shard.hi, key.first)))
         if kept.optimizer is not None:
             self.optimizer = given = kept.optimizer
@@ -52,7 +53,9 @@ class KeptShards(Shards):
 
     def declare(self, key: int) -> Held:
         if key not in self._held:
-            self._kept.declare(self.keys[key], self.keys.first(key))
+            shard = self.keys[key]
+            self.budget.take(2 * shard.nbytes, f"key {shard.name!r}")  # before anything is kept of it
+            self._kept.declare(key, shard, self.keys.first(key))
             self._set_apart(self._hold(key))
         return self._held[key]
 
@@ -60,7 +63,6 @@ class KeptShards(Shards):
         """Take the memory of a key as it is kept."""
         kept = self._kept.keys[key]
         shard, dtype = kept.shard, np.dtype(element(kept.shard.dtype).numpy)
-        self.budget.take(2 * shard.nbytes, f"key {shard.name!r}")
         value, other = (Room(shard, dtype, kept.rooms[at]) for at in (kept.now, 1 - kept.now))
         held = KeptHeld(shard, shard.nbytes, dtype, value, other, key=key, kept=kept, other=other)
         held.step, held.applied, held.rows = kept.word(VERSION), kept.applied, kept.rows()

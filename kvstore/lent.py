@@ -7,6 +7,7 @@ that it is the same one, whatever hosts and containers are called.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from functools import cache
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from .stream import Stream
 
-NAME = "/memfd:mezzo"  # of segments (host/memory.py)
+NAME = "/memfd:mezzo (deleted)"  # of segments (host/memory.py), as the kernel tells it
 
 
 class Place(NamedTuple):
@@ -57,14 +58,19 @@ def reach(place: Place) -> memoryview | None:
     """The bytes of a segment of another process; None where it cannot be reached from here."""
     if not place.kernel or place.kernel != _kernel():
         return None
+    path = f"/proc/{place.process}/fd/{place.file}"
     try:
-        fd = os.open(f"/proc/{place.process}/fd/{place.file}", os.O_RDWR | os.O_CLOEXEC)
+        if os.readlink(path) != NAME:  # before it is opened: to open a terminal or a device does something
+            return None
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         about = os.fstat(fd)
         same = about.st_ino == place.node and 0 < place.size <= about.st_size
-        if not same or not os.readlink(f"/proc/self/fd/{fd}").startswith(NAME):
+        if not same or os.readlink(f"/proc/self/fd/{fd}") != NAME:
+            return None
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:  # whoever shrank it would end this process
             return None
         return memoryview(mmap.mmap(fd, place.size))
     except (OSError, ValueError, OverflowError):

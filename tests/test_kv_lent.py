@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -21,10 +22,24 @@ SIZE = 10_000
 
 @pytest.fixture
 def segment() -> Iterator[tuple[Place, int]]:
-    fd = os.memfd_create("mezzo")
+    fd = os.memfd_create("mezzo", os.MFD_ALLOW_SEALING)
     os.truncate(fd, SIZE)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     place = lent.keep(fd, SIZE)
     yield place, fd
+    lent.release(place)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(("name", "seals"), [("mezzo", 0), ("mezzo server", fcntl.F_SEAL_SHRINK)])
+def test_what_may_shrink_or_is_no_segment_is_out_of_reach(name: str, seals: int) -> None:
+    """A server's kept state is none, and a file that its owner may cut short would end whoever reads it."""
+    fd = os.memfd_create(name, os.MFD_ALLOW_SEALING)
+    os.truncate(fd, SIZE)
+    if seals:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    place = lent.keep(fd, SIZE)
+    assert lent.reach(place) is None
     lent.release(place)
     os.close(fd)
 

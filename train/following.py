@@ -197,7 +197,7 @@ def follow(
     tell("fit_begin")
     try:
         for epoch in range(run.epochs):
-            run.epoch = epoch
+            run.epoch, run.validation = epoch, None
             begin()
             tell("epoch_begin")
             source = batches(epoch)

@@ -7,6 +7,7 @@ closed when it has been mapped. So nothing has to be unlinked, and nothing is le
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import weakref
@@ -57,9 +58,10 @@ def create(size: int, where: str = "level 1") -> int:
             f"{size} bytes of shared memory, where {room} are free", where=where, hint="fewer or smaller values"
         )
     try:
-        fd = os.memfd_create("mezzo", os.MFD_CLOEXEC)
+        fd = os.memfd_create("mezzo", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(fd, 0, max(size, 1))  # now, and not by a signal when it is written
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         except BaseException:
             os.close(fd)
             raise

@@ -72,6 +72,8 @@ def compile_graph(
         )
     limits = budget or Budget()
     files = tuple({f for a in graph.initializers.values() if (f := model_file(a)) is not None})
+    for file in files:  # folding reads it
+        file.check()
     graph = prune(write_gradients(graph, limits).but(outputs=names))
     graph = simplify(infer(graph, budget=limits))
     graph = canonical(graph, limits) if options.onednn else graph

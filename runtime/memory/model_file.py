@@ -49,11 +49,18 @@ class ModelFile(mmap.mmap):
             )
 
     def read_into(self, buffer: Array, place: int) -> bool:
-        """Fill a buffer with the bytes at a place; return whether that was done."""
-        try:
-            return os.preadv(self._file, [buffer.data], place) == int(buffer.nbytes)
-        except OSError:
-            return False
+        """Fill a buffer with the bytes at a place; return whether that was done. Raises ModelError where the file ends
+        before."""
+        done = 0
+        while done < buffer.nbytes:  # the system reads at most 2 GiB at once
+            try:
+                read = os.preadv(self._file, [buffer[done:].data], place + done)
+            except OSError:
+                return False
+            if not read:
+                raise ModelError("the model's file was cut short after it was loaded", where=self.name)
+            done += read
+        return True
 
     def give_back(self) -> None:
         """Give back the memory that holds what was read of the file so far."""

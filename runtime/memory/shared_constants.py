@@ -82,7 +82,7 @@ def constant(array: Array) -> Array:
     if array.flags.c_contiguous and model_file(array) is None:
         return array
     if array.nbytes < SMALL:
-        return np.ascontiguousarray(array)
+        return in_memory(array)
     return derived(array, "constant", lambda: in_memory(array))
 
 

@@ -113,12 +113,16 @@ def box_decode(
     return c.op("Concat", *edges, axis=2)
 
 
-def suppressed(c: Converter, boxes: list[str], classes: str | None, alive: str, threshold: float) -> Value:
+def suppressed(
+    c: Converter, boxes: list[str], classes: str | None, alive: str, threshold: float, *, at_it: bool = False
+) -> Value:
     """Truths: boxes [batch, n, 1 each], sorted by their scores, that stay. Each drops those behind it that overlap it
-    by more than the threshold and are of its class. One step of a loop for each box."""
+    by more than the threshold (or by as much, `at_it`) and are of its class. One step of a loop for each box."""
     n = c.dim(alive, 1)
-    over = c.Greater(
-        overlaps(c, boxes, [c.transpose(b, (0, 2, 1)) for b in boxes]), c.const(threshold, c.dtype(boxes[0]))
+    over = c.op(
+        "GreaterOrEqual" if at_it else "Greater",
+        overlaps(c, boxes, [c.transpose(b, (0, 2, 1)) for b in boxes]),
+        c.const(threshold, c.dtype(boxes[0])),
     )
     if classes is not None:
         over = c.And(over, c.Equal(classes, c.transpose(classes, (0, 2, 1))))
@@ -260,7 +264,7 @@ def multibox_detection(
         alive = c.And(alive, first)
     edges = corners(c, c.slice(rows, 2, 2, 6), "corner")
     same = None if force_suppress else c.slice(rows, 2, 0, 1)
-    kept = suppressed(c, edges, same, alive, nms_threshold) if 0 < nms_threshold <= 1 else alive
+    kept = suppressed(c, edges, same, alive, nms_threshold, at_it=True) if 0 < nms_threshold <= 1 else alive
     identity = c.Where(c.unsqueeze(kept, 2), c.slice(rows, 2, 0, 1), c.number(-1, rows))
     marked = c.op("Concat", identity, c.slice(rows, 2, 1, 6), axis=2)
     return c.Where(c.unsqueeze(c.GatherElements(valid, order, axis=1), 2), marked, c.number(-1, marked))

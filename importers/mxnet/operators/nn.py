@@ -100,7 +100,7 @@ def deconvolution(
     strides, dilations = spread(stride, count, 1), spread(dilate, count, 1)
     begins = ends = spread(pad, count, 0)
     more = spread(adj, count, 0)
-    if target_shape:
+    if any(target_shape):
         why = "where a transposed convolution has a target_shape"
         spans = [
             s * (c.size(data, i + 2, why) - 1) + (k - 1) * d + 1

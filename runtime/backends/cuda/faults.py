@@ -12,11 +12,12 @@ from ...environment import switch
 from .driver import cupy
 
 CHECK: Final = "MEZZO_GPU_CHECK"
-# the ends of names of statuses after which nothing works on the device until the process ends
+# Parts of names of statuses after which nothing works on the device until the process ends. The runtime says
+# cudaErrorIllegalAddress, the driver, which launches kernels, CUDA_ERROR_ILLEGAL_ADDRESS.
 LASTING: Final = (
     "IllegalAddress", "IllegalInstruction", "MisalignedAddress", "InvalidAddressSpace", "InvalidPc", "LaunchFailure",
-    "LaunchTimeout", "HardwareStackError", "Assert", "ECCUncorrectable", "NvlinkUncorrectable", "ContextIsDestroyed",
-    "DevicesUnavailable", "Contained", "TensorMemoryLeak",
+    "LaunchFailed", "LaunchTimeout", "HardwareStackError", "Assert", "ECCUncorrectable", "NvlinkUncorrectable",
+    "ContextIsDestroyed", "DevicesUnavailable", "Contained", "TensorMemoryLeak",
 )  # fmt: skip
 
 
@@ -34,7 +35,12 @@ def step_by_step() -> bool:
 
 def lost(error: BaseException) -> bool:
     """True if an error is that of a fault, and may have come from any step before."""
-    return isinstance(error, cupy().cuda.runtime.CUDARuntimeError) and any(name in str(error) for name in LASTING)
+    cuda = cupy().cuda
+    kinds = [cuda.runtime.CUDARuntimeError]
+    if (driver := getattr(cuda, "driver", None)) is not None:
+        kinds.append(driver.CUDADriverError)
+    said = str(error).replace("_", "").lower()
+    return isinstance(error, tuple(kinds)) and any(name.lower() in said for name in LASTING)
 
 
 def told(error: BaseException, device: str, place: str = "") -> DeviceLost:

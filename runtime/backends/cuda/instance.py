@@ -8,7 +8,6 @@ graphs; values whose sizes data decide, and host objects, live on the host throu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -221,13 +220,16 @@ class GpuInstance(Instance):
                     self._replay(observe)
                 return self._results(outputs)
             except BaseException as error:
-                with suppress(Exception):  # of the device: it is being told already
+                fault: BaseException = error
+                try:
                     self._staging.settle()  # whoever takes the seat next finds nothing going on in it
                     self.stream.synchronize()
                     if self._carried is not None:
                         self._carried.forget()
-                if lost(error):
-                    raise told(error, self._gpu.name) from error
+                except Exception as later:  # the device's own word for what a library noticed first
+                    fault = later if lost(later) else error
+                if lost(fault):
+                    raise told(fault, self._gpu.name) from error
                 raise
             finally:
                 for name in self._passing:
@@ -242,7 +244,7 @@ class GpuInstance(Instance):
                 host[name] = array
             else:
                 self.arrays[name] = array
-        self._staging.bring(host, self._wanted, self.stream)
+        self._staging.bring(host, self._wanted, self.stream, self._came)
 
     def _feed_from_device(self, name: str, array: Any) -> None:
         """Take an input that lies on the device already."""

@@ -11,6 +11,7 @@ from ....ops import DType, Tensor
 from ....ops.dataclasses import dataclass
 from ....ops.errors import BudgetError, InputError, PlanError
 from ....ops.types import Array
+from .copies import ALIGNED
 from .driver import cupy
 
 
@@ -143,8 +144,9 @@ class Resident:
 
     @classmethod
     def over(cls, array: Any) -> Resident:
-        """A state over the memory of an array of CuPy. Raises InputError for a part that is not contiguous."""
-        if not array.flags.c_contiguous:
+        """A state over the memory of an array of CuPy. Raises InputError for a part that is not contiguous, or begins
+        where kernels cannot read 16 bytes at once."""
+        if not array.flags.c_contiguous or array.data.ptr % ALIGNED:
             raise InputError("a state is a part of another array", hint="give a copy of its own: array.copy()")
         resident = cls.__new__(cls)
         resident._index, resident._dtype, resident.array = array.device.id, array.dtype, array

@@ -45,8 +45,9 @@ class Staging:
         self._memory = pinned(at)
         self.arrays = {n: _array(self._memory, self._places[n][0], t) for n, t in types.items()}
 
-    def bring(self, feeds: Mapping[str, Array], wanted: Sequence[str], stream: Any) -> None:
-        """Write what is fed into the mirror, and let `stream` begin with it where the device wants it."""
+    def bring(self, feeds: Mapping[str, Array], wanted: Sequence[str], stream: Any, came: Any = None) -> None:
+        """Write what is fed into the mirror, and let `stream` begin with it where the device wants it. The stream of
+        copies waits for the event `came`: others may still use the memory that they go to."""
         large = [n for n in wanted if n in feeds and feeds[n].nbytes > PIECE]
         small = [n for n in wanted if n in feeds and n not in large]
         for name, array in feeds.items():
@@ -59,6 +60,8 @@ class Staging:
             spans = [(begin, end - begin)] if together else [self._places[n] for n in small]
             for at, nbytes in spans:
                 self._up(at, nbytes, stream)
+        if large and came is not None:
+            self.copies.wait_event(came)
         for name in large:
             self._in_pieces(name, feeds[name])
         if large:

@@ -10,6 +10,7 @@ them runs, since libm's `fetestexcept` knows the calling thread alone.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -128,8 +129,16 @@ def keeping_flag(compute: Callable[[], Any], target: TargetSpec) -> Callable[[],
     return kept
 
 
-@cache
+_MAKING = threading.Lock()  # the address of one flag word is in all tables: there is one
+
+
 def _lowering() -> tuple[Any, ctypes.c_void_p]:
+    with _MAKING:
+        return _flag_word()
+
+
+@cache
+def _flag_word() -> tuple[Any, ctypes.c_void_p]:
     flags = ctypes.c_int()
     place = ctypes.c_void_p(ctypes.addressof(flags))
     place.kept = flags  # type: ignore[attr-defined]

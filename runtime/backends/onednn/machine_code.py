@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import chain
@@ -112,8 +113,16 @@ def table(rows: Sequence[Row]) -> Any:
     return (ctypes.c_uint64 * (6 * len(rows)))(*chain.from_iterable(rows))
 
 
-@cache
+_MAKING = threading.Lock()  # a second page, made by another thread, would go while its addresses are in use
+
+
 def _page() -> tuple[dict[str, int], mmap.mmap]:
+    with _MAKING:
+        return _written()
+
+
+@cache
+def _written() -> tuple[dict[str, int], mmap.mmap]:
     """The addresses of the routines, and the memory that holds them."""
     memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     begin, places = ctypes.addressof(ctypes.c_char.from_buffer(memory)), dict[str, int]()
