@@ -162,11 +162,7 @@ class Shards:
             return held.value.data[lo:hi]
         if into == "nothing":
             return self._nothing[: hi - lo]
-        parts = held.staged.get(rank)
-        if parts is None:
-            parts = held.staged[rank] = deque()
-        while parts and parts[-1][0] >= lo:  # a connection was lost amid them, and they come again
-            self._blocks.give(parts.pop()[1])
+        parts = self._staged_below(held, rank, lo)
         block = self._blocks.take(hi - lo)
         parts.append((lo, block))
         return block.data
@@ -180,14 +176,22 @@ class Shards:
                 held.base, held.low = np.frombuffer(lent, held.dtype), max(lo, keep)
             held.high = hi
         elif into == "staging":
-            parts = held.staged.setdefault(rank, deque())
-            while parts and parts[-1][0] >= lo:
-                self._blocks.give(parts.pop()[1])
+            parts = self._staged_below(held, rank, lo)
             block = np.frombuffer(lent[lo:hi], np.uint8)
             block.flags.writeable = False
             parts.append((lo, block))
         elif into == "value":
             held.value.data[lo:hi] = lent[lo:hi]
+
+    def _staged_below(self, held: Held, rank: int, lo: int) -> deque[tuple[int, Bytes]]:
+        """Return what a rank staged before offset `lo`, to be appended to. What begins later is dropped: a connection
+        was lost amid it, and it comes again."""
+        parts = held.staged.get(rank)
+        if parts is None:
+            parts = held.staged[rank] = deque()
+        while parts and parts[-1][0] >= lo:
+            self._blocks.give(parts.pop()[1])
+        return parts
 
     def _settle(self, held: Held, hi: int) -> None:
         """Bring the first rank's lent bytes up to `hi` into the sum."""

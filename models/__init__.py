@@ -3,10 +3,11 @@
 Beside them lie the networks of benchmarks and tests as builders of graphs in the form in which exporters write them
 (`convnets`, `bert`, `gpt2`, `transformer`, `workloads`, `training`), and one trained model with its data (`digits`).
 
->>> list("resnet*_v2")
+>>> from mezzo import models
+>>> models.list("resnet*_v2")
 ['resnet18_v2', 'resnet34_v2', 'resnet50_v2', 'resnet101_v2', 'resnet152_v2']
->>> net = get("lenet").initialize("xavier")
->>> count(net), get("llama2_7b").embed_tokens.weight.shape  # this one has no numbers yet
+>>> net = models.get("lenet").initialize("xavier")
+>>> models.count(net), models.get("llama2_7b").embed_tokens.weight.shape  # this one has no numbers yet
 (61706, (32000, 4096))
 """
 

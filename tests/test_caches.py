@@ -20,13 +20,13 @@ from .house import ROOT, House
 REGISTERED = {
     "ops.upgrade._OPSETS_OF", "ops.upgrade.rules.RULES", "runtime.file.layout.TABLES", "runtime.optimizer.record.KINDS",
     "runtime.caches._TABLES", "sym.operators.LAYERS", "importers.registry.IMPORTERS", "gluon.initializer.KINDS",
-    "gluon.export.WRITERS",
+    "gluon.export.WRITERS", "importers.mxnet.rules.RULES",
 }  # fmt: skip
 # Tables whose keys are few: devices, streams of devices, element types; and one whose entries live as long as arrays.
 FEW_KEYS = {
     "runtime.backends.cuda.arrays._STREAMS", "nd.place._PLACES", "nd.random._generators", "nd.running._WITH_SCALARS",
     "runtime.compile.padding_rules.OWN_RULES", "runtime.execution.session.NO_BUFFERS",
-    "runtime.memory.shared_constants._derived",
+    "ops.op.NO_ATTRIBUTES",    "runtime.memory.shared_constants._derived",
 }  # fmt: skip
 
 
@@ -45,7 +45,8 @@ def unlisted(house: House) -> Iterator[str]:
 FEW_ARGUMENTS = {
     "ops.op._keywords", "ops.op._expression", "ops.types._of", "ops.types._numpy", "ops.core.rules.is_narrow",
     "runtime.file.confirm._recalls", "runtime.compile.target._packs", "runtime.backends.onednn.api.function",
-    "runtime.backends.onednn.api.getter", "runtime.backends.cuda.cudnn.library.properties",
+    "runtime.backends.onednn.api.getter", "runtime.backends.onednn.search._function",
+    "runtime.backends.cuda.cudnn.library.properties",
     "importers.operators.schema_opset", "exporters.lower.schema_of", "kvstore.protocol.one_key._staleness",
     "kvstore.protocol.keys.element", "tools.cells._makers", "tools.halve.policy",
 }  # fmt: skip

@@ -23,11 +23,12 @@ X = np.ones((2, 3), np.float32)
 
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[Path, Path]:
-    """Two models whose graphs have one name, as exporters give it."""
+    """Two models whose graphs have one name, as exporters give it; the second has a value between its nodes, which
+    lies in an arena whatever else the kernels of a processor need."""
     rows = [value("x", "n", 3), value("i", "m", kind=INT64)], [value("y", None, 3)]
     products = [value("x", "n", "k"), value("w", "j", "l")], [value("y", "n", "l")]
     onnx.save(model([node("Gather", "x i", "y")], *rows), tmp_path / "rows.onnx")
-    onnx.save(model([node("MatMul", "x w", "y")], *products), tmp_path / "products.onnx")
+    onnx.save(model([node("MatMul", "x w", "h"), node("MatMul", "h h", "y")], *products), tmp_path / "products.onnx")
     return tmp_path / "rows.onnx", tmp_path / "products.onnx"
 
 

@@ -64,7 +64,10 @@ def test_every_family_of_kernels_is_met() -> None:
     graphs = [graph for graph, *_ in (graph_of([m]) for m in models) if graph is not None]
     met = {s.choice.kernel for graph in graphs for s in Session(graph, threads=1).program.steps}
     kernels = [k for k in map(itself, KERNELS) if not any(word in type(k).__module__ for word in ELSEWHERE)]
-    assert {k.name for k in kernels} - ALONE <= met
+    loaded = library()
+    slow = {"onednn.lrn", "onednn.softmax_grad"}  # the library has fast ones for AVX-512 alone
+    missing = slow if loaded is not None and not loaded.isa.startswith("avx512") else set()
+    assert {k.name for k in kernels} - ALONE - missing <= met
 
 
 @pytest.mark.soak

@@ -23,6 +23,7 @@ from mezzo.tools.ort.process import Process
 
 from .api_calls import MODEL, X, bound, broken, nodes, same
 from .models import model, node, referee, value
+from .processor import native_bfloat16
 
 
 @pytest.fixture(autouse=True)
@@ -141,14 +142,21 @@ def test_external_data_of_bytes_are_in_the_folder_of_an_entry(tmp_path: Path) ->
     assert (answer(referee(), content, tmp_path) == weight).all()
 
 
-def test_entries_are_done_or_refused() -> None:
+@native_bfloat16
+def test_a_precision_is_an_entry() -> None:
     given = ours.SessionOptions()
     given.add_session_config_entry("mezzo.precision", "bf16-math")
+    assert ours.InferenceSession(digits_model(), given).session._options.precision == "bf16-math"
+
+
+def test_entries_are_done_or_refused() -> None:
+    given = ours.SessionOptions()
+    given.add_session_config_entry("mezzo.precision", "fp32")
     given.add_session_config_entry("mezzo.max_memory", str(1 << 30))
     given.add_session_config_entry("mezzo.instances", "1")
     given.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     made = ours.InferenceSession(digits_model(), given)
-    assert made.session._options.precision == "bf16-math"
+    assert made.session._options.precision == "fp32"
     assert made.session._seats.most == 1
     made.run(None, {"image": held_out().inputs[:1]})
     ((name, nodes),) = [(s.ep_name, s.get_nodes()) for s in made.get_provider_graph_assignment_info()]

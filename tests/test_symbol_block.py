@@ -72,7 +72,7 @@ def test_it_learns_as_the_block_it_was(hybrid: bool, tmp_path: Path) -> None:
     assert [n.op for n in before.nodes] == [n.op for n in after.nodes]
     want = block(nd.asarray(X[:2])).asnumpy()
     np.testing.assert_allclose(load(tmp_path / "tuned.onnx")(X[:2]), want, rtol=1e-5, atol=1e-6)
-    with pytest.raises(InputError, match="sizes of its own"):
+    with pytest.raises(InputError, match="sizes and names of its own"):
         block.export(tmp_path / "tuned.onnx", nd.asarray(X))
 
 

@@ -18,6 +18,8 @@ from mezzo.runtime.compile.template import MOST, Templates
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
+from .processor import native_bfloat16
+
 # What code in C could make of a size: each would take over a number that nobody notes.
 TAKES: dict[str, Callable[[Any], Any]] = {
     "range": lambda n: range(n),
@@ -143,7 +145,9 @@ def templates(session: Session) -> Templates:
     return session._compiled[session.signature.outputs].templates
 
 
-@pytest.mark.parametrize(("onednn", "precision"), [(True, "fp32"), (True, "bf16"), (False, "fp32")])
+@pytest.mark.parametrize(
+    ("onednn", "precision"), [(True, "fp32"), pytest.param(True, "bf16", marks=native_bfloat16), (False, "fp32")]
+)
 def test_a_template_serves_many_sizes(onednn: bool, precision: str) -> None:
     graph = attention()
     session = Session(graph, onednn=onednn, precision=precision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -201,7 +201,7 @@ class SSD(HybridBlock):
         return made
 
 
-@cache
+@lru_cache(maxsize=16)
 def places_of(sides: tuple[int, ...]) -> Boxes:
     """Boxes [places, 4] of six maps of these sides, row by row."""
     made = []

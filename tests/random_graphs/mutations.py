@@ -125,7 +125,7 @@ MUTATIONS = (
              "if any(clashing(a, b, time) for a in moved.members for b in kept.around(a.life, time)):", "if False:",
              "layouts"),
     Mutation("results are those of the next run", "runtime/execution/guards.py",
-             "made[name] = place.copy()", "made[name] = place"),
+             "answer[name] = place.copy()", "answer[name] = place"),
     Mutation("a large input that nothing reads has no place", "runtime/execution/guards.py",
              "staged.get(name)) for name", "staged[name]) for name", "", 7),
     Mutation("what follows a recurrent layer is taken for a part of it", "runtime/backends/onednn/postops.py",

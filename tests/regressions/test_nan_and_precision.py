@@ -13,6 +13,7 @@ from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
+from ..processor import native_bfloat16
 from .cases import numbers
 
 NAN = np.float32(np.nan)
@@ -192,6 +193,7 @@ def test_local_normalisation_behind_a_large_number(dims: tuple[int, ...], odd: f
     assert np.isfinite(found[0, 4:]).all()
 
 
+@native_bfloat16
 def test_bfloat16_beside_values_of_unknown_sizes() -> None:
     """An operand became narrow and the other, joined of a sequence, did not: the model was refused."""
     g = GraphBuilder()

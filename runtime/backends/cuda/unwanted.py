@@ -47,10 +47,12 @@ def aside(written: Written, whole: KernelRequest, request: KernelRequest) -> Wri
     def place(operand: Operand) -> Operand:
         return Scratch(places[operand.index]) if isinstance(operand, Out) and operand.index in places else operand
 
+    needed = {o for launch in written.launches if not _only_copies(launch, places) for o in launch.operands}
     launches = [
-        replace(launch, operands=tuple(map(place, launch.operands)))
+        # what is copied to the workspace is never in place already
+        replace(launch, operands=tuple(map(place, launch.operands)), copies=None if copies else launch.copies)
         for launch in written.launches
-        if not _only_copies(launch, places)
+        if not (copies := _only_copies(launch, places)) or needed.intersection(launch.operands)
     ]
     return replace(
         written,
