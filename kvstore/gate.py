@@ -212,9 +212,8 @@ def enter(
     tried again, TRIES times in all. Raises DeadlineError where nobody answers within `deadline` seconds, and PeerError
     where who answers is no member.
     """
-    end = time.monotonic() + deadline
+    end, left = time.monotonic() + deadline, deadline
     for again in reversed(range(TRIES)):
-        left = max(0.001, end - time.monotonic())
         where = f"{who} at {written(address)}"
         sock = connect(address, left if patience is None else min(left, patience), who)
         try:
@@ -223,6 +222,7 @@ def enter(
             if not again or time.monotonic() >= end:
                 raise PeerError(f"{error}, {TRIES} times", where=where, hint=h.ANOTHER) from error
             time.sleep(random.uniform(PAUSE, 2 * PAUSE) * 2 ** (TRIES - 1 - again))
+            left = max(0.001, end - time.monotonic())
         except TimeoutError as error:
             why = f"the handshake has not ended within {deadline:g} s"
             raise DeadlineError(why, where=where, hint="is this the right port?") from error

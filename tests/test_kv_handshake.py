@@ -346,3 +346,9 @@ def test_only_the_first_refusals_are_told(capsys: pytest.CaptureFixture[str]) ->
     assert lines[0] == "server 0 refused a connection from 0: no"
     assert lines[-1] == "server 0 tells of no further ones"
     assert len(lines) == gate.TOLD + 1
+
+
+def test_the_deadline_that_is_told_is_the_one_that_was_set() -> None:
+    job = Environment("worker", ("127.0.0.1", 1), 1, 0, "h", key="k")
+    with pytest.raises(mz.DeadlineError, match=r"scheduler at 127\.0\.0\.1:1: nobody answers within 0\.1 s \("):
+        gate.enter(job.root, 0.1, job, "scheduler", "scheduler")

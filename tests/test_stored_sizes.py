@@ -19,7 +19,7 @@ from mezzo.models.convnets import random_weights
 from mezzo.models.gpt2 import gpt2
 from mezzo.models.transformer import encoder
 from mezzo.ops.dataclasses import replace
-from mezzo.ops.errors import InputError, ModelError
+from mezzo.ops.errors import InputError, ModelError, ShapeError
 from mezzo.ops.types import Array, f32
 from mezzo.runtime.compile import padded, specialize
 from mezzo.runtime.compile.padded import PaddedPrograms
@@ -36,6 +36,7 @@ from .test_rounded_sizes import SERVED, graph_of
 
 RNG = np.random.default_rng(2)
 LENGTHS = (1, 2, 7, 9, 11, 30)
+TOO_SHORT = {"largest along": 1}  # of these models: up to this length they have no results (the largest two of one row)
 
 
 @contextmanager
@@ -70,17 +71,41 @@ def same(ours: list[list[Array]], theirs: list[list[Array]]) -> None:
 @pytest.mark.parametrize("name", SERVED)
 def test_a_file_serves_what_its_session_planned(name: str) -> None:
     planner = Session(graph_of(SERVED[name], "batch", "length", 6), buckets="auto")
-    planned = runs(planner)
+    lengths = tuple(n for n in LENGTHS if n > TOO_SHORT.get(name, 0))
+    planned = runs(planner, lengths)
     opened = stored(planner)
     with nothing_planned():
         session = Session(opened)
-        same(runs(session), planned)
+        same(runs(session, lengths), planned)
         assert session.outputs == planner.outputs
     assert session.stats().rounded == planner.stats().rounded > 0
     assert session.bound_from == "variant"
     again = Session(stored(session))  # written again, those that were not read too
     with nothing_planned():
-        same(runs(again), planned)
+        same(runs(again, lengths), planned)
+
+
+@pytest.mark.parametrize(("count", "fits", "short"), [(2, 2, 1), (10, 10, 9), (12, 12, 11)])
+def test_a_file_refuses_what_its_session_refuses(count: int, fits: int, short: int) -> None:
+    """Fewer elements than are asked for, though what they are rounded up to would do: before the others and behind."""
+    graph = graph_of(lambda g, x: g.TopK(x, g.const([count]), axis=1, outputs=2), "batch", "length", 6)
+    for lengths in ((short, fits), (fits, short)):
+        planner = Session(graph, buckets="auto")
+
+        def answers(session: Session, lengths: tuple[int, ...] = lengths) -> list[list[Array]]:
+            found = list[list[Array]]()
+            for n in lengths:
+                if n == fits:
+                    found += runs(session, (n,))
+                else:
+                    with pytest.raises(ShapeError, match=f"largest {count} of {n}"):
+                        runs(session, (n,))
+            return found
+
+        planned = answers(planner)
+        session = Session(stored(planner))
+        same(answers(session), planned)
+        assert session.stats().rounded == planner.stats().rounded == 1
 
 
 def test_lists_of_rounded_sizes_are_stored() -> None:
