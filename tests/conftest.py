@@ -24,6 +24,7 @@ from mezzo.nd import random
 from . import two_runs
 from .cuda_shim import missing
 from .cupy_standin import Standin
+from .processor import saturated
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if not module.name.endswith((".digits.train", ".__main__")):
             import_module(module.name)
     two_runs.begin(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark = pytest.mark.xfail(reason="ONNX Runtime cuts sums of bytes to 16 bits on this processor", strict=False)
+    for item in items:
+        if saturated(item.nodeid):
+            item.add_marker(mark)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
