@@ -207,7 +207,8 @@ class BatchSampler(Batches):
         if batch_size < 1:
             raise InputError(f"batches of {batch_size}", where="BatchSampler", hint="from 1 on")
         ours = isinstance(sampler, Sampler) and type(sampler).order is not Sampler.order
-        self.sampler = sampler if ours else Listed(sampler)  # type: ignore[assignment]
+        given: Sampler = sampler if ours and isinstance(sampler, Sampler) else Listed(sampler)
+        self.sampler = given
         if last_batch == "rollover" and not ours and not isinstance(sampler, Sequence):
             raise InputError(
                 "a batch of two epochs, of an order that may differ each time it is asked for", where="BatchSampler",

@@ -34,7 +34,7 @@ def test_forward_and_backward(name: str) -> None:
 
 @pytest.mark.xfail(
     not has_avx512(),
-    reason="layouts of AVX2: 2.04 % above the live bytes, where the search for offsets ends",
+    reason="layouts of AVX2: 2.04 % above the live bytes",
     strict=False,
 )
 def test_a_step_counts_its_gradients() -> None:
