@@ -37,8 +37,8 @@ def lost(error: BaseException) -> bool:
     """True if an error is that of a fault, and may have come from any step before."""
     cuda = cupy().cuda
     kinds = [cuda.runtime.CUDARuntimeError]
-    if (driver := getattr(cuda, "driver", None)) is not None:
-        kinds.append(driver.CUDADriverError)
+    if (of_driver := getattr(getattr(cuda, "driver", None), "CUDADriverError", None)) is not None:
+        kinds.append(of_driver)
     said = str(error).replace("_", "").lower()
     return isinstance(error, tuple(kinds)) and any(name.lower() in said for name in LASTING)
 

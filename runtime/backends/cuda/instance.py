@@ -27,7 +27,7 @@ from ...memory.pool import aligned_empty
 from .capture import CaptureRefused, Numbered, captured
 from .driver import LOADED, cupy
 from .exchange import Transfer
-from .faults import lost, step_by_step, told
+from .faults import DeviceLost, lost, step_by_step, told
 from .host import HOST, Aside, aside
 from .keys import Keys
 from .launch import Written
@@ -227,7 +227,7 @@ class GpuInstance(Instance):
                     if self._carried is not None:
                         self._carried.forget()
                 except Exception as later:  # the device's own word for what a library noticed first
-                    fault = later if lost(later) else error
+                    fault = later if lost(later) and not isinstance(error, DeviceLost) else error
                 if lost(fault):
                     raise told(fault, self._gpu.name) from error
                 raise
