@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ExecutionError, MezzoError
 from ..ops.types import Array
+from .arena import allocating
 from .batchify import Batchify, default
 from .clock import clocked, stage
 from .dataset import Dataset
@@ -72,7 +73,8 @@ class Maker:
                     continue
                 begin_sample(at, number)
                 try:
-                    with drawing(self.seed, task.epoch, place), stage("read"):
+                    # in memory of their own: a dataset may keep what it returns
+                    with drawing(self.seed, task.epoch, place), stage("read"), allocating(None):
                         samples.append(self.dataset[number])
                 except Exception as error:
                     if self.bad == "error":

@@ -503,7 +503,10 @@ def test_a_step_that_takes_longer_than_is_left_is_not_begun(monkeypatch: pytest.
     ("op", "x", "w", "attrs", "count"),
     [
         ("Conv", (2, 6, 9, 9), (4, 3, 3, 3), {"group": 2}, 2 * 4 * 7 * 7 * 3 * 9),
+        ("Conv", (1, 4, 1, 1), (8, 4, 3, 3), {"pads": (1, 1, 1, 1)}, 8 * 4),  # eight of nine places are padding
+        ("Conv", (1, 4, 5), (8, 4, 3), {"pads": (2, 2), "dilations": (2,)}, 8 * 4 * (5 + 3 + 3)),
         ("ConvTranspose", (2, 6, 4, 4), (6, 5, 3, 3), {}, 2 * 6 * 16 * 5 * 9),
+        ("ConvTranspose", (1, 2, 4), (2, 3, 3), {"pads": (1, 1)}, 2 * 3 * (4 + 3 + 3)),
         ("MatMul", (5, 3, 7), (7, 4), {}, 5 * 3 * 4 * 7),
         ("Gemm", (7, 3), (7, 4), {"transA": 1}, 3 * 4 * 7),
         ("Add", (7, 3), (7, 3), {}, 0),

@@ -37,7 +37,8 @@ AGAIN = 10  # runs that have to give the same bits
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}  # of the largest magnitude
 PATTERN = 16 << 20  # bytes that are written to the device and read back
 
-NARROW = ("attention", "convolution", "matmul")  # kinds of operators that are tried in fp16 too: on tensor cores
+NARROW = ("attention", "convolution", "matmul")  # kinds of operators that tensor cores compute
+NARROWED = {"tf32": 4e-3, "fp16": 2e-2}  # precisions that these are tried in too, with what they may be off by
 
 Answers = dict[str, Array]
 
@@ -183,7 +184,7 @@ def _samples() -> Iterator[GpuSample]:
             if feeds and not any(draws(n) for _, n in graph.walk()):
                 yield GpuSample(record.name, graph, feeds)
                 if record.kind in NARROW and not record.domain and record.mixed == "low":
-                    yield GpuSample(record.name, graph, feeds, "fp16")
+                    yield from (GpuSample(record.name, graph, feeds, how) for how in NARROWED)
 
 
 def _family(device: str, graphs: list[GpuSample], trials: list[GpuTrial]) -> str:
@@ -193,7 +194,7 @@ def _family(device: str, graphs: list[GpuSample], trials: list[GpuTrial]) -> str
         want = Session(asked.graph).run(dict(feeds))
         trial = GpuTrial(name, asked.session(device, instances=2), feeds)
         trial.first = {n: np.array(y) for n, y in trial.session.run(dict(feeds)).items()}
-        at_least = 2e-2 if asked.precision == "fp16" else 0.0
+        at_least = NARROWED.get(asked.precision, 0.0)
         worst = max([worst, *(_apart(f"{name}: {n}", trial.first[n], y, at_least) for n, y in want.items())])
         for run in range(AGAIN):
             _same(trial, f"run {run + 2}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from .driver import cupy
+from .faults import lost
 
 TIMED = 8  # ways that are tried
 COPIES = 20  # of each in a graph
@@ -44,7 +45,9 @@ def milliseconds(run: Callable[[], Any]) -> float:
             run()  # which loads what is loaded once
             stream.synchronize()
             return _in_graphs(run, stream)
-    except Exception:  # libraries raise errors of many kinds
+    except Exception as error:  # libraries raise errors of many kinds
+        if lost(error):  # nothing that follows would run either
+            raise
         return NEVER
 
 

@@ -40,6 +40,7 @@ class Looked:
         self._sources, self._targets = memories[: len(args.request.inputs)], memories[len(args.request.inputs) :]
         self._arrays = {("in", i): array for i, array in enumerate(args.inputs) if array is not None}
         self._arrays |= {("out", i): array for i, array in enumerate(args.outputs) if array is not None}
+        self._moving: set[Place] = set()
         self._aside = flag_kept if args.request.target.nan == "watched" else nullcontext
         self._searches: dict[Place, list[Search]] = {}
         for place, kinds in odd.items():
@@ -58,8 +59,16 @@ class Looked:
     def rebind(self, place: Place, array: Array) -> None:
         """Let an operand or a result be another array of the same type."""
         self._arrays[place] = array
+        self._moving.add(place)
         self._call.rebind(place, array)
         self._bind(place)
+
+    def let_go(self) -> None:
+        """Keep no array that was bound for a run."""
+        for place in self._moving:
+            self._arrays.pop(place, None)
+            for search in self._searches.get(place, ()):
+                search.let_go()
 
     def _bind(self, place: Place) -> None:
         for search in self._searches.get(place, ()):

@@ -15,7 +15,7 @@ from .....ops.dataclasses import dataclass, field, replace
 from ....compile.kernel import TargetSpec
 from ..cache import key_of, read, write
 from ..timing import NEVER, fastest, filled, milliseconds, no_room
-from .build import create_plans, graph_of, uids, words
+from .build import create_plans, graph_of, refusal, uids, words
 from .draft import GraphDraft, GraphRefused, GraphTensor
 from .library import handle, is_plan, library, properties
 
@@ -81,9 +81,13 @@ class Plans:
         plan: CudnnPlan | GraphRefused
         try:
             graph, names = _asked(draft, target)
-            index, workspace = next(_buildable(graph, len(names)), (-1, 0))
+            errors: list[Exception] = []
+            index, workspace = next(_buildable(graph, len(names), errors), (-1, 0))
             if index < 0:
-                raise GraphRefused(f"none of {len(names)} plans can be built")
+                last = refusal(errors[-1]) if errors else GraphRefused("they want too much workspace")
+                refused = GraphRefused(f"none of {len(names)} plans can be built: {last.message}")
+                refused.for_now = last.for_now
+                raise refused
             plan = CudnnPlan(names[index], workspace, _data(graph))
         except GraphRefused as error:
             if error.for_now:
@@ -146,13 +150,16 @@ def _named(draft: GraphDraft, target: TargetSpec, name: str) -> CudnnPlan:
         raise GraphRefused(words(error)) from error
 
 
-def _buildable(graph: Any, count: int) -> Iterator[Built]:
-    """Numbers and workspaces of the plans that can be built, best first; the last one yielded is the graph's own."""
+def _buildable(graph: Any, count: int, errors: list[Exception] | None = None) -> Iterator[Built]:
+    """Numbers and workspaces of the plans that can be built, best first; the last one yielded is the graph's own.
+    `errors` gets what cuDNN has against the others."""
     for index in range(count):
         try:
             graph.build_plan_at_index(index)
             workspace = int(graph.get_workspace_size_plan_at_index(index))
-        except Exception:  # cuDNN says no in errors of several kinds
+        except Exception as error:  # cuDNN says no in errors of several kinds
+            if errors is not None:
+                errors.append(error)
             continue
         if workspace <= LARGEST:
             yield index, workspace
