@@ -91,11 +91,10 @@ def test_defaults_are_those_of_mxnet() -> None:
     from mezzo.importers.mxnet.rules import literal
 
     registry = json.loads(path.read_text("utf8"))
+    assert set(RULES) <= set(registry)
     wrong = []
     for name, rule in RULES.items():
-        known = registry.get(name)
-        if known is None:
-            continue
+        known = registry[name]
         for attr, default in rule.attrs.items():
             told = known["attrs"].get(attr)
             if told is None or "default" not in told or default is inspect.Parameter.empty:

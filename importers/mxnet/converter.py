@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import DType, Tensor
+from ...ops import DType
 from ...ops.errors import ShapeError, UnsupportedModel
 from ...ops.types import Array, Dim
 from ...runtime.ir.typed import TypedBuilder
@@ -166,7 +166,3 @@ class Converter(TypedBuilder):
             raise ShapeError(f"the layout {layout} is none of {rank} axes")
         plain = "NC" + "".join(a for a in layout if a not in "NC")
         return self.transpose(x, [layout.index(a) for a in plain]), [plain.index(a) for a in layout]
-
-
-def tensor(shape: Sequence[Dim], dtype: DType = DType.FLOAT) -> Tensor:
-    return Tensor(dtype, tuple(shape))

@@ -43,7 +43,7 @@ def rnn(
         raise UnsupportedModel("projections and clipped states of recurrent layers are not carried")
     if use_sequence_length and mode != "lstm" and sequence_length is None:
         sequence_length, state_cell = state_cell, None
-    directions, gates = 1 + bidirectional, GATES[mode]
+    directions = 1 + bidirectional
     blob = _Blob(c, parameters, mode, state_size, num_layers, directions)
     whole = c.shape_with([num_layers * directions, c.dim(data, 1), state_size])
     state = c.Expand(state, whole) if state in c.partial else state
@@ -74,7 +74,6 @@ def rnn(
             y, last = c.op("RNN", *operands, outputs=2, **attrs)
         lasts.append(last)
         x = c.reshape(c.transpose(y, (0, 2, 1, 3)), [0, 0, -1])
-    assert gates
     if not state_outputs:
         return x
     states_ = tuple(c.op("Concat", *parts, axis=0) for parts in (lasts, cells) if parts)
