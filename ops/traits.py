@@ -67,4 +67,5 @@ class Traits(TypedDict, total=False):
     weights: WeightsRule
     neutral: float
     partial: bool
+    rowwise: bool
     complex_numbers: ComplexNumbers
