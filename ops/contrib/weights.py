@@ -73,7 +73,7 @@ class PackedForm:
         return max(1, min(self.N, ROOM // max(self.whole, 1)))
 
     def buffers(self, zeros: DType | None, ordered: bool, wide: DType) -> list[tuple[DType, tuple[int, ...]]]:
-        """The buffers that `UnpackedRows` works in; `zeros` is the type of the zero points, if there are any, `ordered` tells
+        """The buffers that `UnpackedRows` works in; `zeros` is the type of the zero points, if any, `ordered` tells
         whether each column names its block, `wide` is the type that weights are wanted in."""
         rows, single = self.at_once, DType.FLOAT
         kept: list[tuple[DType, tuple[int, ...]]] = [(single, (rows, self.whole)), (single, (rows, self.blocks))]
