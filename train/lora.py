@@ -24,7 +24,6 @@ from ..runtime.ir.prune import prune
 from .learning import ADAPTERS
 
 DOWN, UP = "lora_A", "lora_B"  # ends of the names of adapters: (K, rank) and (rank, N)
-PRODUCTS = {("", "MatMul"), ("", "Gemm"), ("com.microsoft", "MatMulNBits")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,8 @@ def lora(
 
 def _product(graph: Graph, node: Node) -> _Product | None:
     """The node as a product with a constant matrix; None where it is none."""
-    if (node.domain, node.op) not in PRODUCTS or node.attrs.get("transA", 0) or len(node.inputs) < 2:
+    known = node.op == "MatMulNBits" or (not node.domain and node.record.kind == "matmul")
+    if not known or node.attrs.get("transA", 0):
         return None
     x, w, attrs = graph.types[node.inputs[0]], graph.types[node.inputs[1]], node.attrs
     weight = _constant(graph, node.inputs[1])
@@ -122,7 +122,9 @@ def _constant(graph: Graph, name: str) -> str | None:
     makers = graph.producers()
     while name not in graph.initializers:
         maker = makers.get(name)
-        if maker is None or maker.op not in ("Cast", "DequantizeLinear", "Identity", "Transpose"):
+        if maker is None or not (
+            maker.record.rounds or maker.record.moves in ("view", "permute") or maker.op == "Cast"
+        ):
             return None
         name = maker.inputs[0]
     return name if name not in graph.inputs else None
@@ -216,7 +218,7 @@ def _sum(node: Node, weights: Mapping[str, Array], delta: Array, kind: DType) ->
 
 
 def _instead(node: Node, weight: str, outputs: tuple[str, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """What stands for a product with this weight, and what for the sum behind it: nothing."""
+    """The nodes for a product with this weight, and those for the sum behind it: none."""
     if node.op != "MatMulNBits":
         return (replace(node, inputs=(node.inputs[0], weight, *node.inputs[2:]), outputs=outputs),), ()
     bias = node.inputs[5] if len(node.inputs) > 5 else ""
