@@ -122,9 +122,10 @@ def _constant(graph: Graph, name: str) -> str | None:
     makers = graph.producers()
     while name not in graph.initializers:
         maker = makers.get(name)
-        if maker is None or not (
-            maker.record.rounds or maker.record.moves in ("view", "permute") or maker.op == "Cast"
-        ):
+        if maker is None:
+            return None
+        moved = maker.record.rounds or maker.record.moves in ("view", "permute")
+        if not moved and maker.op != "Cast":
             return None
         name = maker.inputs[0]
     return name if name not in graph.inputs else None
