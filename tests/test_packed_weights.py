@@ -107,7 +107,7 @@ def test_the_gradient_stays_packed_too() -> None:
     want = dY.astype(np.float64) @ dense_weights(data, scales, None, None, **attrs)
     np.testing.assert_allclose(session(dY), want, rtol=0, atol=3e-6 * np.abs(want).max())
     (step,) = session.program.steps
-    assert step.choice.kernel == "numpy.matmul_n_bits"
+    assert step.choice.kernel.endswith("matmul_n_bits")
     assert step.choice.workspace <= 8 * ROOM
 
 

@@ -176,7 +176,7 @@ def test_weights_of_few_bits(count: int, bits: int, block: int) -> None:
     attrs = {"K": count, "N": 12, "bits": bits, "block_size": block}
     order = np.arange(count, dtype=np.int32)[::-1] // block
     for tail in ([], [zeros], [zeros, np.ascontiguousarray(order)], [None, None, RNG.random(12).astype(F32)]):
-        found = compared("MatMulNBits", [a], [0, b, scales, *tail], "numpy.matmul_n_bits", **attrs)
+        found = compared("MatMulNBits", [a], [0, b, scales, *tail], "onednn.matmul_n_bits", **attrs)
         assert found.max() < 1e-3
 
 

@@ -22,6 +22,7 @@ ROOM = 1 << 18  # weights that are unpacked at once
 FOUR = np.dtype(np.complex128)  # as large as four float32 numbers
 WHOLE = DType.UINT8
 Take = Callable[[DType, tuple[int, ...]], Array]
+Multiply = Callable[..., Any]  # (a, b, out=): the product of two matrices
 
 
 def _unpacked(packed: Array, bits: int, count: int) -> Array:
@@ -184,18 +185,20 @@ class UnpackedRows:
         return dense
 
 
-def times(A: Array, weights: UnpackedRows, form: PackedForm, out: Array) -> None:
+def times(A: Array, weights: UnpackedRows, form: PackedForm, out: Array, multiply: Multiply = np.matmul) -> None:
     """A (M, K) times the weights transposed, into `out` (M, N)."""
     for first in range(0, form.N, form.at_once):
         last = min(first + form.at_once, form.N)
-        np.matmul(A, weights[first:last].T, out=out[:, first:last])
+        multiply(A, weights[first:last].T, out=out[:, first:last])
 
 
-def times_back(dY: Array, weights: UnpackedRows, form: PackedForm, out: Array, part: Array) -> None:
+def times_back(
+    dY: Array, weights: UnpackedRows, form: PackedForm, out: Array, part: Array, multiply: Multiply = np.matmul
+) -> None:
     """dY (M, N) times the weights, into `out` (M, K); `part` is room for a sum of its size."""
     for first in range(0, form.N, form.at_once):
         last = min(first + form.at_once, form.N)
-        np.matmul(dY[:, first:last], weights[first:last], out=part if first else out)
+        multiply(dY[:, first:last], weights[first:last], out=part if first else out)
         if first:
             np.add(out, part, out=out)
 

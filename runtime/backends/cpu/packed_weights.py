@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ....ops import DType, Tensor, Type
-from ....ops.contrib.weights import PackedForm, UnpackedRows, times, times_back, wide_of
+from ....ops.contrib.weights import Multiply, PackedForm, UnpackedRows, times, times_back, wide_of
 from ....ops.types import Array
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
 from ...ir.graph import Node
@@ -33,6 +35,7 @@ class PackedProduct:
     """Blocks of rows of weights at a time, through NumPy's product; the constants are read as the file has them."""
 
     name = "numpy.matmul_n_bits"
+    multiply: Multiply = staticmethod(np.matmul)
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in (("com.microsoft", "MatMulNBits"), ("mezzo", "MatMulNBitsGrad"))
@@ -57,15 +60,16 @@ class PackedProduct:
         left = flat if x.dtype == wide.numpy else args.scratch(wide, flat.shape)
         sums = whole if out.dtype == wide.numpy else args.scratch(wide, whole.shape)
         part = args.scratch(wide, whole.shape) if backward else None
+        multiply = self.multiply
         row: Array | None = None if bias is None else bias.reshape(-1)
 
         def run() -> None:
             if left is not flat:
                 left[...] = flat
             if part is not None:
-                times_back(left, weights, form, sums, part)
+                times_back(left, weights, form, sums, part, multiply)
             else:
-                times(left, weights, form, sums)
+                times(left, weights, form, sums, multiply)
             if row is not None:
                 sums[...] += row
             if sums is not whole:
