@@ -68,4 +68,5 @@ class Traits(TypedDict, total=False):
     neutral: float
     partial: bool
     rowwise: bool
+    appends: tuple[tuple[int, int], ...]
     complex_numbers: ComplexNumbers

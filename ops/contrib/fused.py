@@ -289,6 +289,7 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8)]
 
 @op(
     "SkipLayerNormalization",
+    rowwise=True,
     domain="com.microsoft",
     written_out=True,
     since=1,

@@ -17,6 +17,7 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8)]
 
 @op(
     "SkipSimplifiedLayerNormalization",
+    rowwise=True,
     domain="com.microsoft",
     since=1,
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),

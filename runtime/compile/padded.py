@@ -15,6 +15,7 @@ from ..ir.graph import Graph
 from ..ir.infer import infer
 from ..ir.prune import prune
 from ..passes.chains import Chains
+from . import decoder_rules  # noqa: F401 (enters its rules)
 from .executable import Executable, declined, executable_of
 from .growing import Growing
 from .lower import Learned, Options
