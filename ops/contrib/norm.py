@@ -17,8 +17,8 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8)]
 
 @op(
     "SkipSimplifiedLayerNormalization",
-    rowwise=True,
     domain="com.microsoft",
+    rowwise=True,
     since=1,
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
     samples=[
