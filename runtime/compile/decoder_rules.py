@@ -1,9 +1,11 @@
-"""Rules of padding (see padding_rules.py) for operators of decoders: rotary positions, grouped queries over a cache."""
+"""Rules of padding (see padding_rules.py) for operators of decoders: rotary positions, places of experts,
+grouped queries over a cache."""
 
 from __future__ import annotations
 
-from ...ops import OPS
-from ..ir.graph import Node
+from ...ops import OPS, DType, Tensor
+from ...ops.dataclasses import replace
+from ..ir.graph import Graph, Node
 from .padding import Lying, PaddedGraph
 from .padding_rules import operands, refused, rule_for, typed
 from .sizes import as_terms, minus
@@ -24,6 +26,18 @@ def rotary(g: PaddedGraph, node: Node) -> None:
         for axis in range(len(g.value(inputs[at]).axes)):
             inputs[at] = g.filled(node, inputs[at], axis, 0.0)
     g.emit(node, inputs, {node.outputs[0]: Lying(x.dtype, x.axes)})
+
+
+@rule_for("OneHot")
+def one_hot(g: PaddedGraph, node: Node) -> None:
+    """OneHot of places with padding, which may be anything: what is no place is 0 everywhere."""
+    places, depth, values = (g.value(n) for n in node.inputs)
+    (sizes,) = typed(g, node)
+    axis = int(node.attrs.get("axis", -1)) % len(sizes)
+    if g.padded(sizes[axis]) or depth is None or node.inputs[1] in g.numbers:
+        raise refused(node, "its depth follows a size that is rounded up")
+    own = () if sizes[axis] == 1 else (sizes[axis],)
+    g.emit(node, node.inputs, {node.outputs[0]: Lying(values.dtype, (*places.axes[:axis], own, *places.axes[axis:]))})
 
 
 @rule_for("GroupQueryAttention")
@@ -53,3 +67,17 @@ def grouped(g: PaddedGraph, node: Node) -> None:
         results[o].fills[2] = 0.0
     g.emit(node, (counts, *names[:6], *names[7:]), results, op="GroupedRows", domain="mezzo",
            attrs={**kept, "size": g.planned(present[2])})  # fmt: skip
+
+
+def read_directly(graph: Graph) -> Graph:
+    """The graph in which GroupQueryAttention reads its total length before the Cast to int32 that its schema asks for:
+    sizes are followed as int64 alone."""
+    makers, nodes = graph.producers(), list[Node]()
+    for node in graph.nodes:
+        maker = makers.get(node.inputs[6]) if node.op == "GroupQueryAttention" and len(node.inputs) > 6 else None
+        source = graph.types.get(maker.inputs[0]) if maker is not None and maker.op == "Cast" else None
+        if maker is not None and isinstance(source, Tensor) and source.dtype is DType.INT64:
+            node = replace(node, inputs=(*node.inputs[:6], maker.inputs[0], *node.inputs[7:]))
+        nodes.append(node)
+    same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+    return graph if same else graph.but(nodes=tuple(nodes))
