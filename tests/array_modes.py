@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,14 @@ class Using:
         self.patch.setattr(scheduler, "other_threads", lambda: not self.mode.endswith("in place"))
         assert one.only_calls() == self.mode.endswith("in place")
         self.patch.setattr(lazy, "_on", self.mode.startswith("fused"))
+        self.engine = one
         return one
 
     def __exit__(self, *_: object) -> None:
         pending.flush()
         self.patch.undo()
+        with suppress(Exception):  # of workloads that a test let fail
+            self.engine.close()
 
 
 @pytest.fixture(params=MODES, name="mode")
