@@ -37,21 +37,20 @@ class Using:
         self.patch.setattr(scheduler, "other_threads", lambda: not self.mode.endswith("in place"))
         assert one.only_calls() == self.mode.endswith("in place")
         self.patch.setattr(lazy, "_on", self.mode.startswith("fused"))
-        self.engine = one
         return one
 
     def __exit__(self, *_: object) -> None:
         pending.flush()
         self.patch.undo()
-        with suppress(Exception):  # of workloads that a test let fail
-            self.engine.close()
 
 
 @pytest.fixture(params=MODES, name="mode")
 def every_mode(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every mode in turn."""
-    with Using(request.param):
+    with Using(request.param) as engine:
         yield request.param
+    with suppress(Exception):  # of workloads that the test let fail
+        engine.close()
 
 
 def line_after(text: str) -> str:
