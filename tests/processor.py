@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def has_avx512() -> bool:
     return loaded is not None and loaded.isa.startswith("avx512")
 
 
+@cache
 def adds_bytes_without_loss() -> bool:
     """Return True if the processor adds products of bytes in 32 bits (VNNI); before, ONNX Runtime cuts sums of two
     products of uint8 and int8 to 16 bits, and is no referee.
