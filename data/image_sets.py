@@ -147,7 +147,7 @@ class ImageRecordDataset(Images):
                 return len(label) == 1 and float(label[0]).is_integer()
         return False
 
-    def _read(self, number: int) -> tuple[Array, bytes]:
+    def _read(self, number: int) -> tuple[Array, Source]:
         """The labels and the bytes of a record's image."""
         try:
             header, content = unpack(self.records[number])

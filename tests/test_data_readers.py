@@ -151,7 +151,7 @@ def test_labels_of_a_dataset_have_one_element_type(tmp_path: Path) -> None:
     data = mz.data.ImageRecordDataset(names[1], labels="float")
     assert [float(label[0]) for _, label in mz.data.DataLoader(data, 1)] == [2, 3, 0.5]
     with pytest.raises(InputError, match="'int' or 'float'"):
-        mz.data.ImageRecordDataset(names[1], labels="text")  # type: ignore[arg-type]
+        mz.data.ImageRecordDataset(names[1], labels="text")
 
 
 def test_csv(tmp_path: Path) -> None:
