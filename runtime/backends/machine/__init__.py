@@ -12,6 +12,10 @@ from ...compile.kernel import Kernel
 from ...compile.lazy_kernel import LazyKernel
 
 _later = partial(LazyKernel, __name__, chains=False)
-KERNELS: tuple[Kernel, ...] = (_later("machine.matmul_n_bits", "n_bits.MatMulNBits", "com.microsoft.MatMulNBits"),)
+KERNELS: tuple[Kernel, ...] = (
+    _later("machine.matmul_n_bits", "n_bits.MatMulNBits", "com.microsoft.MatMulNBits"),
+    _later("machine.trees", "trees.TreeEnsembles",
+           "ai.onnx.ml.TreeEnsemble ai.onnx.ml.TreeEnsembleClassifier ai.onnx.ml.TreeEnsembleRegressor"),
+)  # fmt: skip
 
 __all__ = ["KERNELS"]

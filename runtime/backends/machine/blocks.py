@@ -36,6 +36,28 @@ class NBits(IntEnum):
     CHUNK = 20
 
 
+class Trees(IntEnum):
+    """The block of a walk through trees, behind the words of `Chunked`."""
+
+    X = 4
+    KEYS = 5
+    SCORES = 6
+    SEEN = 7
+    NODES = 8
+    ROOTS = 9
+    VOTES = 10
+    TARGETS = 11
+    WEIGHTS = 12
+    BASE = 13
+    ROWS = 14
+    FEATURES = 15
+    COUNT = 16
+    TREES = 17
+    DEPTH = 18
+    CHUNK = 19
+    DIVISOR = 20
+
+
 def words(values: dict[IntEnum, int]) -> list[int]:
     """The words of a block; those without a value are 0."""
     found = [0] * (max(values) + 1)

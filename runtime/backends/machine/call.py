@@ -14,7 +14,8 @@ from .blobs import Loaded, loaded
 from .routines import Routine, address_of, row
 
 Place = tuple[str, int]
-SHORT = 1 << 18  # bytes that are read or written within microseconds
+# calls that keep Python's lock, and calls that let others run
+_HELD, _RELEASED = ctypes.PYFUNCTYPE(None, ctypes.c_void_p), ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class MachineCall(Routine):
@@ -33,8 +34,7 @@ class MachineCall(Routine):
     ) -> Self:
         kept = (ctypes.c_int64 * len(block))(*block)
         place = ctypes.addressof(kept)
-        prototype = ctypes.PYFUNCTYPE if short else ctypes.CFUNCTYPE
-        call = super().__new__(cls, prototype(None, ctypes.c_void_p)(function), ctypes.c_void_p(place))
+        call = super().__new__(cls, (_HELD if short else _RELEASED)(function), ctypes.c_void_p(place))
         call.rows = (row(function, place),)
         call.threads, call.short, call._block, call._words = threads, short, kept, words
         return call

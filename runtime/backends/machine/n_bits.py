@@ -9,7 +9,7 @@ from ....ops import DType, Tensor
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
 from ...ir.graph import Node
 from .blobs import Loaded, loaded
-from .blocks import NBits, Chunked, words
+from .blocks import Chunked, NBits, words
 from .call import MachineCall, address, code_for, parallel
 
 WORDS = 8  # of four bytes, in a vector

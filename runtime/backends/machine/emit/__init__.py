@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..tiers import Tier
-from . import n_bits
+from . import n_bits, trees
 from .ir import Function
 
-FAMILIES: Final[tuple[Callable[[Tier], Sequence[Function]], ...]] = (n_bits.functions,)
+FAMILIES: Final[tuple[Callable[[Tier], Sequence[Function]], ...]] = (n_bits.functions, trees.functions)
