@@ -32,8 +32,7 @@ class NBits(IntEnum):
     ZERO_ROW = 16
     VECTORS = 17
     STRIDE = 18
-    PIECE = 19
-    CHUNK = 20
+    CHUNK = 19
 
 
 class Trees(IntEnum):

@@ -13,8 +13,7 @@ from .blocks import Chunked, NBits, words
 from .call import MachineCall, address, code_for, parallel
 
 WORDS = 8  # of four bytes, in a vector
-CHUNK = 32  # rows of weights that a thread takes at a time
-NEAR = 16 << 10  # bytes of four rows of activations that stay in a core's first cache
+CHUNK = 48  # rows of weights that a thread takes at a time: a multiple of those of a tile (emit/n_bits.py)
 ALONE = 1 << 17  # bytes of weights below which waking a second thread takes longer than it saves
 
 
@@ -87,7 +86,7 @@ class MatMulNBits:
         work = args.scratch(DType.FLOAT, (rows * (stride + 1),))
         nbytes = N * row * min(rows, 4)
         threads = args.request.target.threads if nbytes > ALONE else 1
-        chunk = CHUNK if 4 * CHUNK * threads <= N else max(2, -(-N // (4 * threads)) & -2)
+        chunk = CHUNK if 4 * CHUNK * threads <= N else max(3, -(-N // (12 * threads)) * 3)
         values: dict[IntEnum, int] = {
             Chunked.CHUNKS: -(-N // chunk), Chunked.THREADS: threads,
             Chunked.PARALLEL: parallel() if threads > 1 else 0,
@@ -95,7 +94,6 @@ class MatMulNBits:
             NBits.ZEROS: address(zeros), NBits.BIAS: address(bias), NBits.Y: address(y), NBits.WORK: address(work),
             NBits.M: rows, NBits.N: N, NBits.K: K, NBits.BLOCK: block, NBits.ROW: row, NBits.ZERO_ROW: zero_row,
             NBits.VECTORS: vectors, NBits.STRIDE: stride, NBits.CHUNK: chunk,
-            NBits.PIECE: max(1, NEAR // (16 * WORDS * (32 // bits + 1))),
         }  # fmt: skip
         name = name_of(bits, min(WORDS, block * bits // 32), zeros is not None)
         places = {("in", i): word for i, word in enumerate((NBits.X, NBits.BITS, NBits.SCALES, NBits.ZEROS))}

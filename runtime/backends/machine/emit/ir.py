@@ -185,6 +185,12 @@ class Function:
         self.set(variable, first)
         return variable
 
+    def room(self, type: str, count: int) -> Value:
+        """The address of so many on the stack, at the beginning of a line of the cache."""
+        place = Value(PTR, self._name())
+        self._stack.append(f"  {place.name} = alloca [{count} x {type}], align 64")
+        return place
+
     def get(self, variable: Local) -> Value:
         return self.value(variable.type, f"load {variable.type}, ptr {variable.place}")
 

@@ -3,13 +3,15 @@
 A vector of eight words of the weights has `per` numbers in each word. Number j of every word is masked where it
 stands, so that it counts 2**(bits * j) times; the activations wait in that order, divided by as much, which is exact.
 A block's sum begins with what its zero point takes away. Rows of x whose numbers leave no room for that (near the ends
-of float32, or not finite) are computed number by number, as the reference does.
+of float32, or not finite) are computed number by number, as the reference does. Where x has many rows, a few rows of
+weights at a time become float32 in a panel on the stack, scaled and counted as above.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..blocks import NBits
 from ..n_bits import WORDS as LANES
@@ -19,7 +21,9 @@ from .ir import F32, I8, I32, I64, PTR, Function, Value, number, numbers, vector
 from .team import shared
 
 AHEAD = 2048  # bytes that are fetched before they are needed
-ROWS, COLUMNS = 4, 2  # of a tile, where there are so many rows of x
+ROWS, COLUMNS = 4, 3  # of a tile, where there are so many rows of x
+MANY = 6  # rows of x that a panel is worth its making for
+PIECE = 1024  # numbers of a row of weights in a panel, which stays in the first cache
 _LARGE, _SMALL = (struct.unpack("<i", struct.pack("<f", x))[0] for x in (2.0**100, 2.0**-90))
 
 
@@ -40,11 +44,22 @@ def functions(tier: Tier) -> list[Function]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """A row of weights: its bits, scales, zero points, and how many vectors have one scale, as a power of two."""
+
+    bits: Value
+    scales: Value
+    zeros: Value | None
+    shift: Value
+
+
 class _NBits:
     def __init__(self, bits: int, words: int, zeros: bool) -> None:
         self.bits, self.words, self.zeros = bits, words, zeros
         self.per = 32 // bits
         self.numbers = LANES * self.per  # of a vector
+        self.piece = PIECE // self.numbers  # vectors of a panel
         self.name = name_of(bits, words, zeros)
         self.scales = LANES // words  # of a vector
         self._usual = -1.0 if zeros else -(2.0 ** (bits - 1))  # times a sum of x, what a block's begins with
@@ -165,25 +180,98 @@ class _NBits:
     # a chunk of rows of the weights
 
     def chunk(self, f: Function, a: Value, taken: Value) -> None:
-        """Some rows of the weights with all rows of x: tiles where there are enough, in pieces of x that stay near."""
-        rows, size = f.word(a, NBits.M), f.word(a, NBits.CHUNK)
+        """Some rows of the weights with all rows of x: straight from the packing, or, where there are rows enough to
+        share it, from a panel of float32."""
+        rows, size, vectors = f.word(a, NBits.M), f.word(a, NBits.CHUNK), f.word(a, NBits.VECTORS)
         first = f.binary("mul", taken, size)
         last = f.binary("add", first, size)
         last = f.choose(f.compare("slt", last, f.word(a, NBits.N)), last, f.word(a, NBits.N))
-        vectors, piece = f.word(a, NBits.VECTORS), f.word(a, NBits.PIECE)
         self._begin(f, a, first, last)
-        tiled = f.binary("and", rows, -ROWS)
-        paired = f.binary("sub", last, f.binary("and", f.binary("sub", last, first), COLUMNS - 1))
-        with f.loop(0, tiled, ROWS) as m, f.loop(0, vectors, piece) as v:
-            end = f.binary("add", v, piece)
-            end = f.choose(f.compare("slt", end, vectors), end, vectors)
-            with f.loop(first, paired, COLUMNS) as n:
-                self._tile(f, a, m, ROWS, n, COLUMNS, v, end)
-            with f.loop(paired, last) as n:
-                self._tile(f, a, m, ROWS, n, 1, v, end)
-        with f.loop(tiled, rows) as m, f.loop(first, last) as n:
-            self._tile(f, a, m, 1, n, 1, number(0, I64), vectors)
+        few, many, out = f.either(f.compare("slt", rows, MANY))
+        f.mark(few)
+        with f.loop(0, rows) as m, f.loop(first, last) as n:
+            self._row(f, a, m, n, vectors)
+        f.go(out)
+        f.mark(many)
+        self._many(f, a, first, last)
+        f.go(out)
+        f.mark(out)
         self._end(f, a, first, last)
+
+    def _many(self, f: Function, a: Value, first: Value, last: Value) -> None:
+        rows, vectors = f.word(a, NBits.M), f.word(a, NBits.VECTORS)
+        panel = f.room(F32, COLUMNS * self.piece * LANES * self.per)
+        tiled = f.binary("and", rows, -ROWS)
+        width = f.binary("sub", last, first)
+        whole = f.binary("sub", last, f.binary("urem", width, COLUMNS))
+        with f.loop(0, vectors, self.piece) as v:
+            end = f.binary("add", v, self.piece)
+            end = f.choose(f.compare("slt", end, vectors), end, vectors)
+            for columns, begin, stop in ((COLUMNS, first, whole), (1, whole, last)):
+                with f.loop(begin, stop, columns) as n:
+                    for c in range(columns):
+                        self._unpack(f, a, f.binary("add", n, c), v, end, self._column(f, panel, c))
+                    with f.loop(0, tiled, ROWS) as m:
+                        self._tile(f, a, m, ROWS, n, columns, v, end, panel)
+                    with f.loop(tiled, rows) as m:
+                        self._tile(f, a, m, 1, n, columns, v, end, panel)
+
+    def _column(self, f: Function, panel: Value, c: int) -> Value:
+        """Place of a row of weights in the panel."""
+        return f.at(panel, c * self.piece * LANES * self.per, F32)
+
+    def _unpack(self, f: Function, a: Value, n: Value, first: Value, end: Value, target: Value) -> None:
+        """Weights of a row as float32, each as many times as its place in a word counts."""
+        w = self._weights(f, a, n)
+        with f.loop(first, end) as v:
+            packed = f.load(f.at(w.bits, f.binary("mul", v, 32), I8), vector(LANES, I32), 1)
+            scale = self._spread(f, w.scales, v, w.shift)
+            if w.zeros is None:
+                less = f.binary("fmul", scale, self._usual)
+            else:
+                less = f.binary("fmul", f.binary("fmul", scale, -1.0), self._points(f, w.zeros, v, w.shift))
+            place = f.at(target, f.binary("mul", f.binary("sub", v, first), LANES * self.per), F32)
+            for j in range(self.per):
+                counted = f.binary("fmul", less, 2.0 ** (self.bits * j)) if 0 < j < self.per - 1 else less
+                f.store(f.fma(self._masked(f, packed, j), scale, counted), f.at(place, j * LANES, F32))
+
+    def _tile(
+        self,
+        f: Function,
+        a: Value,
+        m: Value,
+        rows: int,
+        n: Value,
+        columns: int,
+        first: Value,
+        end: Value,
+        panel: Value,
+    ) -> None:
+        """Rows of x with weights of the panel."""
+        wide, stride, work = vector(LANES, F32), f.word(a, NBits.STRIDE), f.word(a, NBits.WORK, PTR)
+        begin = f.binary("mul", first, LANES * (self.per + 1))
+        near = [
+            f.at(work, f.binary("add", f.binary("mul", f.binary("add", m, r), stride), begin), F32) for r in range(rows)
+        ]
+        beside = [self._column(f, panel, c) for c in range(columns)]
+        totals = [[f.variable(number(0, wide)) for _ in beside] for _ in near]
+        for total in (t for row in totals for t in row):
+            f.set(total, number(0, wide))
+        with f.loop(0, f.binary("sub", end, first)) as v:
+            at, there = (f.binary("mul", v, LANES * each) for each in (self.per + 1, self.per))
+            for j in range(self.per):
+                ws = [f.load(f.at(f.at(one, there, F32), j * LANES, F32), wide) for one in beside]
+                for r, one in enumerate(near):
+                    x = f.load(f.at(f.at(one, at, F32), (j + 1) * LANES, F32), wide)
+                    for c, w in enumerate(ws):
+                        f.set(totals[r][c], f.fma(w, x, f.get(totals[r][c])))
+        for r in range(rows):
+            for c in range(columns):
+                self._add(f, a, f.binary("add", m, r), f.binary("add", n, c), f.get(totals[r][c]))
+
+    def _add(self, f: Function, a: Value, m: Value, n: Value, total: Value) -> None:
+        place = self._result(f, a, f.word(a, NBits.Y, PTR), m, n)
+        f.store(f.binary("fadd", f.load(place, F32), f.reduce("fadd", total)), place)
 
     def _begin(self, f: Function, a: Value, first: Value, last: Value) -> None:
         bias, y = f.word(a, NBits.BIAS, PTR), f.word(a, NBits.Y, PTR)
@@ -199,55 +287,39 @@ class _NBits:
     def _result(f: Function, a: Value, y: Value, m: Value, n: Value) -> Value:
         return f.at(y, f.binary("add", f.binary("mul", m, f.word(a, NBits.N)), n), F32)
 
-    def _tile(
-        self, f: Function, a: Value, m: Value, rows: int, n: Value, columns: int, first: Value, end: Value
-    ) -> None:
-        wide, whole = vector(LANES, F32), vector(LANES, I32)
-        stride, blocks = f.word(a, NBits.STRIDE), self._blocks(f, a)
-        places = [
-            f.at(f.word(a, NBits.WORK, PTR), f.binary("mul", f.binary("add", m, r), stride), F32) for r in range(rows)
-        ]
-        each = [f.binary("add", n, c) for c in range(columns)]
-        bits = [f.at(f.word(a, NBits.BITS, PTR), f.binary("mul", one, f.word(a, NBits.ROW)), I8) for one in each]
-        scales = [f.at(f.word(a, NBits.SCALES, PTR), f.binary("mul", one, blocks), F32) for one in each]
-        zeros = []
+    def _weights(self, f: Function, a: Value, n: Value) -> _Weights:
+        """A row of weights."""
+        size = f.binary("udiv", f.word(a, NBits.BLOCK), self.numbers)
+        zeros = None
         if self.zeros:
-            zeros = [
-                f.at(f.word(a, NBits.ZEROS, PTR), f.binary("mul", one, f.word(a, NBits.ZERO_ROW)), I8) for one in each
-            ]
-        shift = f.word(a, NBits.BLOCK)  # vectors of one scale, where they are more
-        shift = f.call(I64, "llvm.cttz.i64", f.binary("udiv", shift, self.numbers), Value("i1", "false"))
-        totals = [[f.variable(number(0, wide)) for _ in each] for _ in places]
-        for row in totals:
-            for total in row:
-                f.set(total, number(0, wide))
-        with f.loop(first, end) as v:
-            packed = [f.load(f.at(one, f.binary("mul", v, 32), I8), whole, 1) for one in bits]
-            if rows == 1:
-                ahead = f.at(bits[0], f.binary("add", f.binary("mul", v, 32), AHEAD), I8)
-                f.uses.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-                f.line(f"call void @llvm.prefetch.p0({ahead}, i32 0, i32 3, i32 1)")
-            near = [f.at(one, f.binary("mul", v, LANES * (self.per + 1)), F32) for one in places]
-            begun = [f.load(one, wide) for one in near]
-            if self.zeros:
-                found = [self._points(f, one, v, shift) for one in zeros]
-                sums = [[[f.binary("fmul", b, z)] for z in found] for b in begun]
-            else:
-                sums = [[[b] for _ in each] for b in begun]
+            zeros = f.at(f.word(a, NBits.ZEROS, PTR), f.binary("mul", n, f.word(a, NBits.ZERO_ROW)), I8)
+        return _Weights(
+            f.at(f.word(a, NBits.BITS, PTR), f.binary("mul", n, f.word(a, NBits.ROW)), I8),
+            f.at(f.word(a, NBits.SCALES, PTR), f.binary("mul", n, self._blocks(f, a)), F32),
+            zeros,
+            f.call(I64, "llvm.cttz.i64", size, Value("i1", "false")),
+        )
+
+    def _row(self, f: Function, a: Value, m: Value, n: Value, end: Value) -> None:
+        """One row of x with one row of weights."""
+        wide, whole = vector(LANES, F32), vector(LANES, I32)
+        source = f.at(f.word(a, NBits.WORK, PTR), f.binary("mul", m, f.word(a, NBits.STRIDE)), F32)
+        w = self._weights(f, a, n)
+        total = f.variable(number(0, wide))
+        f.set(total, number(0, wide))
+        f.uses.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        with f.loop(0, end) as v:
+            at = f.at(w.bits, f.binary("mul", v, 32), I8)
+            packed = f.load(at, whole, 1)
+            f.line(f"call void @llvm.prefetch.p0({f.at(at, AHEAD, I8)}, i32 0, i32 3, i32 1)")
+            near = f.at(source, f.binary("mul", v, LANES * (self.per + 1)), F32)
+            block = f.load(near, wide)
+            if w.zeros is not None:
+                block = f.binary("fmul", block, self._points(f, w.zeros, v, w.shift))
             for j in range(self.per):
-                apart = [self._masked(f, one, j) for one in packed]
-                for r, place in enumerate(near):
-                    x = f.load(f.at(place, (j + 1) * LANES, F32), wide)
-                    for c, q in enumerate(apart):
-                        sums[r][c][0] = f.fma(q, x, sums[r][c][0])
-            for c, scale in enumerate(scales):
-                s = self._spread(f, scale, v, shift)
-                for r in range(rows):
-                    f.set(totals[r][c], f.fma(sums[r][c][0], s, f.get(totals[r][c])))
-        for r in range(rows):
-            for c, one in enumerate(each):
-                place = self._result(f, a, f.word(a, NBits.Y, PTR), f.binary("add", m, r), one)
-                f.store(f.binary("fadd", f.load(place, F32), f.reduce("fadd", f.get(totals[r][c]))), place)
+                block = f.fma(self._masked(f, packed, j), f.load(f.at(near, (j + 1) * LANES, F32), wide), block)
+            f.set(total, f.fma(block, self._spread(f, w.scales, v, w.shift), f.get(total)))
+        self._add(f, a, m, n, f.get(total))
 
     def _blocks(self, f: Function, a: Value) -> Value:
         """Blocks of a row."""
