@@ -16,6 +16,8 @@ KERNELS: tuple[Kernel, ...] = (
     _later("machine.matmul_n_bits", "n_bits.MatMulNBits", "com.microsoft.MatMulNBits"),
     _later("machine.trees", "trees.TreeEnsembles",
            "ai.onnx.ml.TreeEnsemble ai.onnx.ml.TreeEnsembleClassifier ai.onnx.ml.TreeEnsembleRegressor"),
+    _later("machine.rms_norm", "rms_norm.RmsNormalization",
+           "RMSNormalization com.microsoft.SkipSimplifiedLayerNormalization"),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

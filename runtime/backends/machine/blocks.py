@@ -57,6 +57,22 @@ class Trees(IntEnum):
     DIVISOR = 20
 
 
+class RmsNorm(IntEnum):
+    """The block of a normalisation by the root mean square, behind the words of `Chunked`; EPSILON holds a float32."""
+
+    X = 4
+    SCALE = 5
+    SKIP = 6
+    BIAS = 7
+    Y = 8
+    SUM = 9
+    ROWS = 10
+    WIDTH = 11
+    SKIP_ROWS = 12
+    EPSILON = 13
+    CHUNK = 14
+
+
 def words(values: dict[IntEnum, int]) -> list[int]:
     """The words of a block; those without a value are 0."""
     found = [0] * (max(values) + 1)

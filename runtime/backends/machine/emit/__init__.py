@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..tiers import Tier
-from . import n_bits, trees
+from . import n_bits, rms_norm, trees
 from .ir import Function
 
-FAMILIES: Final[tuple[Callable[[Tier], Sequence[Function]], ...]] = (n_bits.functions, trees.functions)
+FAMILIES: Final[tuple[Callable[[Tier], Sequence[Function]], ...]] = (
+    n_bits.functions,
+    trees.functions,
+    rms_norm.functions,
+)
