@@ -43,8 +43,8 @@ class RmsNormalization:
         width = math.prod(x.sizes[first:])
         if _skips(node):
             skip, scale = inputs[1:3]
-            if any(node.outputs[1:3]):
-                return Declined("means or deviations are wanted")
+            if not node.outputs[0] or any(node.outputs[1:3]):
+                return Declined("means or deviations are wanted, or nothing is normalised")
             if skip.sizes != x.sizes and (skip.sizes[-2:] != x.sizes[-2:] or math.prod(skip.sizes[:-2]) != 1):
                 return Declined("the skipped rows are others")
             if len(inputs) > 3 and inputs[3].elements != width:
