@@ -51,7 +51,7 @@ SATURATED = (
     "test_random_models.py::test_random_models[contrib.channels_last]",
     "test_random_models.py::test_random_models[contrib.dynamic]",
     "test_random_models.py::test_random_models[contrib.quantized_attention]",
-    "test_random_models.py::test_random_models[contrib.weights]",
+    "test_random_models.py::test_random_models[contrib.quantized_lstm]",
     "test_torch_exports.py::test_transformer_quantised_dynamically[int8]",
     "test_torch_exports.py::test_digits_quantised_with_calibration",
     "test_coverage.py::test_a_fifth_runs_as_the_table_says[1]",
