@@ -308,7 +308,7 @@ def average(
 
 @general_rule("_npi_norm")
 def norm(c: Converter, data: str, *, axis: Any = None, ord: Any = 2.0, keepdims: bool = False, flag: int = 0) -> Any:
-    if ord not in (2, 1, None) or (isinstance(axis, tuple) and len(axis) > 1 and flag):
+    if ord not in (2, 1, None) or flag > 1 or (flag == -1 and isinstance(axis, tuple) and len(axis) > 1):
         raise UnsupportedModel(f"the norm {ord!r} of axes {axis!r} is not carried")
     return c.op("ReduceL1" if ord == 1 else "ReduceL2", data, c.ints(*c.axes(data, axis)), keepdims=int(keepdims))
 

@@ -393,7 +393,7 @@ def unique(
     return_counts: bool = False,
     axis: Any = None,
 ) -> Any:
-    more = {} if axis is None else {"axis": c.axis(data, axis)}
+    more: dict[str, Any] = {} if axis is None else {"axis": c.axis(data, axis)}
     values, first, inverse_, counts = c.op("Unique", data, outputs=4, sorted=1, **more)
     wanted = (first, return_index), (inverse_, return_inverse), (counts, return_counts)
     return (values, *(v for v, asked in wanted if asked))
