@@ -1,0 +1,28 @@
+import mxnet as mx
+
+kv = mx.kv.create("local")
+shape = (2, 3)
+kv.init(3, mx.nd.ones(shape) * 2)
+a = mx.nd.zeros(shape)
+kv.pull(3, out=a)
+print("init", a.asnumpy().sum())
+kv.push(3, mx.nd.ones(shape) * 8)
+kv.pull(3, out=a)
+print("push", a.asnumpy().sum())
+kv.push(3, [mx.nd.ones(shape), mx.nd.ones(shape), mx.nd.ones(shape), mx.nd.ones(shape)])
+kv.pull(3, out=a)
+print("sum", a.asnumpy().sum())
+keys = [5, 7, 9]
+kv.init(keys, [mx.nd.ones(shape)] * len(keys))
+kv.push(keys, [mx.nd.ones(shape) * 2] * len(keys))
+b = [mx.nd.zeros(shape)] * len(keys)
+kv.pull(keys, out=b)
+print("keys", b[1].asnumpy().sum())
+other = mx.kv.create("local")
+other.init("w", mx.nd.ones(shape))
+other.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
+for _ in range(3):
+    other.push("w", mx.nd.ones(shape))
+w = mx.nd.zeros(shape)
+other.pull("w", out=w)
+print("optimizer", w.asnumpy().sum(), other.rank, other.num_workers)

@@ -1,0 +1,33 @@
+import mxnet as mx
+from common import ByShape, digits
+
+images, labels = digits(side=12, count=240)
+train = mx.io.NDArrayIter(images[:200], labels[:200], 20)
+val = mx.io.NDArrayIter(images[200:], labels[200:], 20)
+net = mx.sym.Variable("data")
+net = mx.sym.Convolution(data=net, kernel=(3, 3), num_filter=6, name="conv1")
+net = mx.sym.Activation(data=net, act_type="tanh")
+net = mx.sym.Pooling(data=net, pool_type="max", kernel=(2, 2), stride=(2, 2))
+net = mx.sym.Convolution(data=net, kernel=(3, 3), num_filter=8, pad=(1, 1), name="conv2")
+net = mx.sym.BatchNorm(data=net, fix_gamma=False, name="bn")
+net = mx.sym.Activation(data=net, act_type="relu")
+net = mx.sym.Pooling(data=net, global_pool=True, pool_type="avg", kernel=(1, 1))
+net = mx.sym.FullyConnected(data=mx.sym.Flatten(data=net), num_hidden=4, name="fc")
+lenet = mx.sym.SoftmaxOutput(data=net, name="softmax")
+mod = mx.mod.Module(lenet)
+mod.bind(data_shapes=train.provide_data, label_shapes=train.provide_label)
+mod.init_params(ByShape())
+mod.init_optimizer(optimizer="sgd", optimizer_params=(("learning_rate", 0.3),))
+metric = mx.metric.create("ce")
+for epoch in range(3):
+    train.reset()
+    metric.reset()
+    for batch in train:
+        mod.forward(batch, is_train=True)
+        mod.update_metric(metric, batch.label)
+        mod.backward()
+        mod.update()
+    print("epoch", epoch, metric.get()[1])
+print("score", mod.score(val, ["acc", "ce"])[1][1])
+args, aux = mod.get_params()
+print("statistics", abs(aux["bn_moving_mean"].asnumpy()).mean(), aux["bn_moving_var"].asnumpy().mean())
