@@ -44,6 +44,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Arrays", "Executor", "Group", "Memory", "Symbol", "Variable", "cond", "foreach", "fromjson", "load", "load_json", "operator",
-    "var", "while_loop",
+    "Arrays", "Executor", "Group", "Memory", "Symbol", "Variable", "cond", "foreach", "fromjson", "load", "load_json",
+    "operator", "var", "while_loop",
 ]  # fmt: skip

@@ -23,34 +23,28 @@ from .symbol import Symbol, use
 
 Function = Callable[..., Symbol]
 FUNCTIONS: dict[str, Function] = dict(LAYERS)  # by MXNet's names
+USUAL = (False, None, "NCHW")  # values of attributes that say nothing more than their absence
 AUXILIARY = {"BatchNorm": (3, 4)}  # positions of operands that a run in training mode changes
 
-UNARY = {
-    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
-    "negative": "Neg", "floor": "Floor", "ceil": "Ceil", "sign": "Sign", "sin": "Sin", "cos": "Cos", "tan": "Tan",
-    "arcsin": "Asin", "arccos": "Acos", "arctan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "erf": "Erf",
-    "softsign": "Softsign", "reciprocal": "Reciprocal", "_copy": "Identity", "identity": "Identity",
-    "make_loss": "Identity",
-}  # fmt: skip
-BINARY = {
-    "Add": "elemwise_add _plus _Plus _add broadcast_add broadcast_plus _grad_add",
-    "Sub": "elemwise_sub _minus _Minus _sub broadcast_sub broadcast_minus",
-    "Mul": "elemwise_mul _mul _Mul broadcast_mul",
-    "Div": "elemwise_div _div _Div broadcast_div",
-    "Pow": "_power _Power broadcast_power",
-    "Max": "_maximum _Maximum broadcast_maximum maximum",
-    "Min": "_minimum _Minimum broadcast_minimum minimum",
-}
-SCALAR = {
-    "Add": "_plus_scalar _PlusScalar", "Sub": "_minus_scalar _MinusScalar", "Mul": "_mul_scalar _MulScalar",
-    "Div": "_div_scalar _DivScalar", "Pow": "_power_scalar _PowerScalar", "Max": "_maximum_scalar _MaximumScalar",
-    "Min": "_minimum_scalar _MinimumScalar",
-}  # fmt: skip
-TURNED = {
-    "Sub": "_rminus_scalar _RMinusScalar", "Div": "_rdiv_scalar _RDivScalar", "Pow": "_rpower_scalar _RPowerScalar",
-}  # fmt: skip
-REDUCING = {"sum": "ReduceSum", "sum_axis": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin",
-            "max_axis": "ReduceMax", "min_axis": "ReduceMin", "prod": "ReduceProd"}  # fmt: skip
+# The operators of ONNX, each with its names in MXNet: of one operand, of two, with a number, with a number first.
+ONE = """
+Relu relu|Sigmoid sigmoid|Tanh tanh|Exp exp|Log log|Sqrt sqrt|Abs abs|Neg negative|Floor floor|Ceil ceil|Sign sign
+Sin sin|Cos cos|Tan tan|Asin arcsin|Acos arccos|Atan arctan|Sinh sinh|Cosh cosh|Erf erf|Softsign softsign
+Reciprocal reciprocal|Identity _copy identity make_loss
+"""
+TWO = """
+Add elemwise_add _plus _Plus _add broadcast_add broadcast_plus _grad_add
+Sub elemwise_sub _minus _Minus _sub broadcast_sub broadcast_minus
+Mul elemwise_mul _mul _Mul broadcast_mul|Div elemwise_div _div _Div broadcast_div
+Pow _power _Power broadcast_power|Max _maximum _Maximum broadcast_maximum maximum
+Min _minimum _Minimum broadcast_minimum minimum
+"""
+SCALAR = """
+Add _plus_scalar _PlusScalar|Sub _minus_scalar _MinusScalar|Mul _mul_scalar _MulScalar|Div _div_scalar _DivScalar
+Pow _power_scalar _PowerScalar|Max _maximum_scalar _MaximumScalar|Min _minimum_scalar _MinimumScalar
+"""
+TURNED = "Sub _rminus_scalar _RMinusScalar|Div _rdiv_scalar _RDivScalar|Pow _rpower_scalar _RPowerScalar"
+REDUCING = "ReduceSum sum sum_axis|ReduceMean mean|ReduceMax max max_axis|ReduceMin min min_axis|ReduceProd prod"
 
 
 def function(*names: str) -> Callable[[Function], Function]:
@@ -94,15 +88,17 @@ def _reducing(op: str) -> Function:
     return write
 
 
-for _name, _op in UNARY.items():
-    function(_name)(_of_one(_op))
-for _op, _names in BINARY.items():
-    function(*_names.split())(_of_two(_op))
-for _table, _turned in ((SCALAR, False), (TURNED, True)):
-    for _op, _names in _table.items():
-        function(*_names.split())(_of_scalar(_op, _turned))
-for _name, _op in REDUCING.items():
-    function(_name)(_reducing(_op))
+def _entered(table: str, make: Callable[[str], Function]) -> None:
+    for entry in table.strip().replace("\n", "|").split("|"):
+        op, *names = entry.split()
+        function(*names)(make(op))
+
+
+_entered(ONE, _of_one)
+_entered(TWO, _of_two)
+_entered(SCALAR, lambda op: _of_scalar(op, turned=False))
+_entered(TURNED, lambda op: _of_scalar(op, turned=True))
+_entered(REDUCING, _reducing)
 
 
 @function("square")
@@ -184,9 +180,7 @@ def softmax_activation(data: Symbol, *, mode: str = "instance", name: str = "") 
 
 
 @function("dot", "batch_dot")
-def dot(
-    lhs: Symbol, rhs: Symbol, *, transpose_a: bool = False, transpose_b: bool = False, name: str = ""
-) -> Symbol:
+def dot(lhs: Symbol, rhs: Symbol, *, transpose_a: bool = False, transpose_b: bool = False, name: str = "") -> Symbol:
     """A product of matrices, or of stacks of them."""
     if transpose_a or transpose_b:
         raise UnsupportedModel("a product that transposes is no symbol before its ranks are known", where=name or "dot")
@@ -211,9 +205,7 @@ def lrn(
 
 
 @function("UpSampling")
-def upsampling(
-    data: Symbol, *, scale: int, sample_type: str = "nearest", num_args: int = 1, name: str = ""
-) -> Symbol:
+def upsampling(data: Symbol, *, scale: int, sample_type: str = "nearest", num_args: int = 1, name: str = "") -> Symbol:
     if sample_type != "nearest":
         raise UnsupportedModel(f"upsampling of the kind {sample_type!r} is no symbol", where=name or "UpSampling")
     scales = np.array([1, 1, scale, scale], np.float32)
@@ -259,10 +251,7 @@ class _Reader:
         self.graph, self.where = graph, where
         self.made: list[Symbol] = []
         self.auxiliary = {
-            node.inputs[i].node
-            for node in graph.nodes
-            for i in AUXILIARY.get(node.op, ())
-            if i < len(node.inputs)
+            node.inputs[i].node for node in graph.nodes for i in AUXILIARY.get(node.op, ()) if i < len(node.inputs)
         }
 
     def read(self) -> Symbol:
@@ -294,8 +283,10 @@ class _Reader:
         for key, text in node.attrs.items():
             if key in parameters:
                 attrs[key] = _like(literal(text), parameters[key].default)
-            elif key not in WITHOUT_MEANING and not key.startswith("__") and literal(text) not in (False, None, "NCHW", "None"):
-                raise UnsupportedModel(f"{node.op}'s attribute {key}={text!r} is not known", where=f"{self.where}: {node.name}")
+            elif key not in WITHOUT_MEANING and not key.startswith("__") and literal(text) not in USUAL:
+                raise UnsupportedModel(
+                    f"{node.op}'s attribute {key}={text!r} is not known", where=f"{self.where}: {node.name}"
+                )
         try:
             return write(*operands, name=node.name, **attrs)
         except TypeError as error:

@@ -23,7 +23,7 @@ def installed() -> Iterator[None]:
     before = set(sys.modules)
     mx.install()
     yield
-    for name in [n for n in sys.modules if n == "common" or n.split(".")[0] == "mxnet"]:
+    for name in [n for n in sys.modules if n.split(".")[0] == "mxnet"]:
         if name not in before:
             del sys.modules[name]
 

@@ -1,8 +1,7 @@
-"""Programs in the manner of MXNet's tutorials, and what they print. In an environment with mxnet 1.9.1:
+"""Programs in the manner of MXNet's tutorials, and what they print. They stand as texts, since they import mxnet.
 
-    python -m tests.mxnet.programs
-
-from the root of the repository writes tests/mxnet/tutorials.json, what a real MXNet makes of each.
+In an environment with mxnet 1.9.1 `python -m tests.mxnet.programs`, from the root of the repository, writes
+tests/mxnet/tutorials.json: what a real MXNet makes of each.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 FOLDER = Path(__file__).with_name("tutorials")
 NUMBERS = Path(__file__).with_name("tutorials.json")
-NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem != "common")
+NAMES = sorted(p.stem for p in FOLDER.glob("*.txt") if p.stem != "common")
 
 
 def printed(name: str) -> list[str]:
@@ -27,12 +27,14 @@ def printed(name: str) -> list[str]:
     before, said = Path.cwd(), io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
         os.chdir(folder)
-        sys.path.insert(0, str(FOLDER))
+        common = ModuleType("common")
+        exec((FOLDER / "common.txt").read_text("utf8"), common.__dict__)
+        sys.modules["common"] = common
         try:
-            runpy.run_path(str(FOLDER / f"{name}.py"))
+            runpy.run_path(str(FOLDER / f"{name}.txt"))
         finally:
             os.chdir(before)
-            sys.path.remove(str(FOLDER))
+            del sys.modules["common"]
     return said.getvalue().splitlines()
 
 

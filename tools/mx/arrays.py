@@ -52,7 +52,12 @@ def empty(shape: Any, ctx: Any = None, dtype: Any = None) -> Array:
 
 
 def arange(
-    start: float, stop: float | None = None, step: float = 1.0, repeat: int = 1, ctx: Any = None, dtype: Any = np.float32
+    start: float,
+    stop: float | None = None,
+    step: float = 1.0,
+    repeat: int = 1,
+    ctx: Any = None,
+    dtype: Any = np.float32,
 ) -> Array:
     """Numbers in float32, each `repeat` times."""
     first, last = (0, start) if stop is None else (start, stop)
@@ -77,6 +82,15 @@ def stack(*data: Array, axis: int = 0) -> Array:
 def onehot_encode(indices: Array, out: Array) -> Array:
     out[:] = ours.one_hot(indices.astype("int64"), out.shape[1]).astype(out.dtype)
     return out
+
+
+def take(a: Array, indices: Array, axis: int = 0, mode: str = "clip") -> Array:
+    """Parts of an axis; what lies beyond its ends is cut off, or taken around."""
+    whole, size = indices.astype("int64"), a.shape[axis]
+    inside = ours.remainder(whole, size) if mode == "wrap" else ours.clip(whole, 0, size - 1)
+    flat = ours.take(a, inside.reshape((-1,)), axis=axis)
+    axis %= a.ndim
+    return flat.reshape((*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :]))
 
 
 def transpose(data: Array, axes: Sequence[int] = ()) -> Array:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -13,13 +12,18 @@ from ...nd.array import Array
 from ...ops.errors import InputError
 
 
-class DataDesc(namedtuple("DataDesc", ["name", "shape"])):
+class _Named(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+
+
+class DataDesc(_Named):
     """The name and shape of an input, with its element type and layout."""
 
     dtype: Any
     layout: str
 
-    def __new__(cls, name: str, shape: Sequence[int], dtype: Any = np.float32, layout: str = "NCHW") -> DataDesc:
+    def __new__(cls, name: str, shape: Sequence[int], dtype: Any = np.float32, layout: str = "NCHW") -> Self:
         made = super().__new__(cls, name, tuple(shape))
         made.dtype, made.layout = dtype, layout
         return made

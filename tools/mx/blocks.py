@@ -23,7 +23,9 @@ from . import arrays, initializers, optimizers
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a layer: MXNet's initialisers as ours, names and prefixes left out."""
     kept = {k: v for k, v in settings.items() if k not in ("prefix", "params")}
-    return {k: initializers.of_gluon(initializers.create(v)) if k.endswith("initializer") else v for k, v in kept.items()}
+    return {
+        k: initializers.of_gluon(initializers.create(v)) if k.endswith("initializer") else v for k, v in kept.items()
+    }
 
 
 class ParameterDict(dict[str, Parameter]):
@@ -52,20 +54,23 @@ class ParameterDict(dict[str, Parameter]):
 
 
 def _place(ctx: Any) -> Place | None:
-    return ctx[0] if isinstance(ctx, list | tuple) else ctx
+    place: Place | None = ctx[0] if isinstance(ctx, list | tuple) else ctx
+    return place
 
 
 class _Own:
     """The `params` of a block: `get` makes one, which an attribute then holds."""
 
-    def get(self, name: str, shape: Any = None, init: Any = None, allow_deferred_init: bool = True, **settings: Any) -> Parameter:
+    def get(
+        self, name: str, shape: Any = None, init: Any = None, allow_deferred_init: bool = True, **settings: Any
+    ) -> Parameter:
         kept = {k: v for k, v in settings.items() if k in ("dtype", "lr_mult", "wd_mult", "grad_req")}
         sizes = (shape,) if isinstance(shape, int) else tuple(shape or ())
-        return Parameter(name, sizes, init=initializers.of_gluon(initializers.create(init)), **kept)
+        return Parameter(name, shape=sizes or None, init=initializers.of_gluon(initializers.create(init)), **kept)
 
 
 class MXNetBlock(OurBlock):
-    """What MXNet's blocks have and ours do without."""
+    """Base of blocks of MXNet's kind, with what ours do without."""
 
     @contextmanager
     def name_scope(self) -> Iterator[MXNetBlock]:
@@ -82,7 +87,9 @@ class MXNetBlock(OurBlock):
 
     prefix = ""
 
-    def initialize(self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False) -> Any:
+    def initialize(  # type: ignore[override]
+        self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False
+    ) -> Any:
         return super().initialize(initializers.of_gluon(initializers.create(init)), _place(ctx), force_reinit)
 
     def collect_params(self, select: str | None = None) -> ParameterDict:
@@ -139,10 +146,10 @@ class HybridBlock(MXNetBlock, OurHybridBlock):
 def layer(kind: type[Any]) -> type[Any]:
     """A layer of ours with MXNet's settings."""
 
-    def __init__(self: Any, *args: Any, **settings: Any) -> None:
+    def start(self: Any, *args: Any, **settings: Any) -> None:
         kind.__init__(self, *args, **_settings(settings))
 
-    return type(kind.__name__, (MXNetBlock, kind), {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__})
+    return type(kind.__name__, (MXNetBlock, kind), {"__init__": start, "__doc__": kind.__doc__, "__module__": __name__})
 
 
 def _layers(module: Any) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
-BatchEndParam = namedtuple("BatchEndParam", ["epoch", "nbatch", "eval_metric", "locals"])
+from .modules import save_checkpoint
 
 
 class Speedometer:
@@ -36,7 +35,6 @@ class Speedometer:
 
 def do_checkpoint(prefix: str, period: int = 1) -> Callable[..., None]:
     """Save symbol and parameters after every `period` epochs."""
-    from .modules import save_checkpoint
 
     def after(epoch: int, symbol: Any, arg_params: Any, aux_params: Any) -> None:
         if (epoch + 1) % max(1, period) == 0:
@@ -45,7 +43,9 @@ def do_checkpoint(prefix: str, period: int = 1) -> Callable[..., None]:
     return after
 
 
-def module_checkpoint(mod: Any, prefix: str, period: int = 1, save_optimizer_states: bool = False) -> Callable[..., None]:
+def module_checkpoint(
+    mod: Any, prefix: str, period: int = 1, save_optimizer_states: bool = False
+) -> Callable[..., None]:
     def after(epoch: int, *_: Any) -> None:
         if (epoch + 1) % max(1, period) == 0:
             mod.save_checkpoint(prefix, epoch + 1, save_optimizer_states)

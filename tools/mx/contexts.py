@@ -16,7 +16,7 @@ def cpu_pinned(device_id: int = 0) -> Place:
 
 
 def num_gpus() -> int:
-    """How many GPUs can be used."""
+    """Count the GPUs that can be used."""
     count = 0
     while True:
         try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
-
+from typing import Any, Self
 
 from ...gluon import initializer as ours
 from ...nd.array import Array
@@ -20,9 +19,10 @@ BY_NAME = (  # MXNet's defaults: what an initialiser is not asked about
 class InitDesc(str):
     """The name of a parameter, with its attributes."""
 
-    __slots__ = ("attrs", "global_init")
+    attrs: dict[str, Any]
+    global_init: Any
 
-    def __new__(cls, name: str, attrs: Any = None, global_init: Any = None) -> InitDesc:
+    def __new__(cls, name: str, attrs: Any = None, global_init: Any = None) -> Self:
         made = super().__new__(cls, name)
         made.attrs, made.global_init = dict(attrs or {}), global_init
         return made
@@ -63,7 +63,7 @@ class _Written(ours.Initializer):
         return array
 
 
-class _Ours(Initializer):
+class _Drawn(Initializer):
     """One of ours."""
 
     of: ours.Initializer
@@ -75,43 +75,43 @@ class _Ours(Initializer):
         return self.of
 
 
-class Uniform(_Ours):
+class Uniform(_Drawn):
     def __init__(self, scale: float = 0.07) -> None:
         super().__init__(scale=scale)
         self.of = ours.Uniform(scale)
 
 
-class Normal(_Ours):
+class Normal(_Drawn):
     def __init__(self, sigma: float = 0.01) -> None:
         super().__init__(sigma=sigma)
         self.of = ours.Normal(sigma)
 
 
-class Xavier(_Ours):
+class Xavier(_Drawn):
     def __init__(self, rnd_type: str = "uniform", factor_type: str = "avg", magnitude: float = 3) -> None:
         super().__init__(rnd_type=rnd_type, factor_type=factor_type, magnitude=magnitude)
         self.of = ours.Xavier({"gaussian": "normal"}.get(rnd_type, rnd_type), factor_type, magnitude)
 
 
-class MSRAPrelu(_Ours):
+class MSRAPrelu(_Drawn):
     def __init__(self, factor_type: str = "avg", slope: float = 0.25) -> None:
         super().__init__(factor_type=factor_type, slope=slope)
         self.of = ours.Xavier("normal", factor_type, 2.0 / (1 + slope**2))
 
 
-class Orthogonal(_Ours):
+class Orthogonal(_Drawn):
     def __init__(self, scale: float = 1.414, rand_type: str = "uniform") -> None:
         super().__init__(scale=scale)
         self.of = ours.Orthogonal(scale)
 
 
-class Bilinear(_Ours):
+class Bilinear(_Drawn):
     def __init__(self) -> None:
         super().__init__()
         self.of = ours.Bilinear()
 
 
-class Constant(_Ours):
+class Constant(_Drawn):
     def __init__(self, value: float = 0.0) -> None:
         super().__init__(value=value)
         self.of = ours.Constant(value)
@@ -130,7 +130,7 @@ class One(Constant):
         super().__init__(1.0)
 
 
-class LSTMBias(_Ours):
+class LSTMBias(_Drawn):
     def __init__(self, forget_bias: float = 1.0) -> None:
         super().__init__(forget_bias=forget_bias)
         self.of = ours.LSTMBias(forget_bias)
@@ -172,9 +172,8 @@ class Load:
             raise InputError(f"there is no array for {name!r}", where="mx.init.Load", hint="give default_init=")
 
 
-KINDS: dict[str, Any] = {
-    k.__name__.lower(): k for k in (Uniform, Normal, Xavier, MSRAPrelu, Orthogonal, Bilinear, Constant, Zero, One, LSTMBias)
-} | {"zeros": Zero, "ones": One, "gaussian": Normal}  # fmt: skip
+OURS = (Uniform, Normal, Xavier, MSRAPrelu, Orthogonal, Bilinear, Constant, Zero, One, LSTMBias)
+KINDS: dict[str, Any] = {k.__name__.lower(): k for k in OURS} | {"zeros": Zero, "ones": One, "gaussian": Normal}
 
 
 def register(kind: type[Initializer]) -> type[Initializer]:
@@ -193,7 +192,7 @@ def create(init: Any, **settings: Any) -> Any:
 
 
 def of_gluon(init: Any) -> Any:
-    """What blocks of ours take in its place."""
+    """An initialiser as blocks of ours take it."""
     return init.for_gluon() if isinstance(init, Initializer) else init
 
 

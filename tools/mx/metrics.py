@@ -1,4 +1,4 @@
-"""`mx.metric`: metrics with MXNet's `update(labels, preds)`, over those of ours and over functions of NumPy's arrays."""
+"""`mx.metric`: metrics with MXNet's `update(labels, preds)`, over ours and over functions of NumPy's arrays."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def _list(x: Any) -> list[Any]:
 class EvalMetric:
     """Base of metrics: a sum and a count, which `update` adds to. Subclasses of yours may keep both themselves."""
 
-    def __init__(
-        self, name: str, output_names: Any = None, label_names: Any = None, **_: Any
-    ) -> None:
+    def __init__(self, name: str, output_names: Any = None, label_names: Any = None, **_: Any) -> None:
         self.name, self.output_names, self.label_names = str(name), output_names, label_names
         self.sum_metric, self.num_inst = 0.0, 0
         self.reset()
@@ -51,7 +49,7 @@ class EvalMetric:
         return f"EvalMetric: {dict(self.get_name_value())}"
 
 
-class _Ours(EvalMetric):
+class _Counted(EvalMetric):
     """A metric of ours."""
 
     def __init__(self, metric: ours.Metric, name: str = "") -> None:
@@ -72,22 +70,26 @@ class _Ours(EvalMetric):
         return self.name, self.metric.value
 
 
-class Accuracy(_Ours):
+class Accuracy(_Counted):
     """The share of labels that are the largest along the axis of classes; predictions may be classes themselves."""
 
-    def __init__(self, axis: int = 1, name: str = "accuracy", output_names: Any = None, label_names: Any = None) -> None:
+    def __init__(
+        self, axis: int = 1, name: str = "accuracy", output_names: Any = None, label_names: Any = None
+    ) -> None:
         super().__init__(ours.Accuracy(), name)
 
     def update(self, labels: Any, preds: Any) -> None:
         for label, pred in zip(_list(labels), _list(preds), strict=True):
             asked, answer = _numpy(label).astype(numpy.int64), _numpy(pred)
             if answer.shape == asked.shape:  # classes: as rows of truths
-                answer = numpy.equal.outer(answer.reshape(-1).astype(numpy.int64), numpy.arange(int(max(answer.max(), asked.max())) + 1))
+                answer = numpy.equal.outer(
+                    answer.reshape(-1).astype(numpy.int64), numpy.arange(int(max(answer.max(), asked.max())) + 1)
+                )
                 answer = numpy.pad(answer.astype(numpy.float32), ((0, 0), (0, 1)))
             self.metric.update(preds=answer, labels=asked.reshape(-1) if answer.ndim == 2 else asked)
 
 
-class TopKAccuracy(_Ours):
+class TopKAccuracy(_Counted):
     def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **_: Any) -> None:
         super().__init__(ours.TopK(top_k), f"{name}_{top_k}")
 
@@ -157,17 +159,17 @@ class Perplexity(EvalMetric):
         return self.name, float(numpy.exp(self.sum_metric / self.num_inst)) if self.num_inst else float("nan")
 
 
-class F1(_Ours):
+class F1(_Counted):
     def __init__(self, name: str = "f1", average: str = "macro", **_: Any) -> None:
         super().__init__(ours.F1(), name)
 
 
-class MCC(_Ours):
+class MCC(_Counted):
     def __init__(self, name: str = "mcc", **_: Any) -> None:
         super().__init__(ours.MCC(), name)
 
 
-class PearsonCorrelation(_Ours):
+class PearsonCorrelation(_Counted):
     def __init__(self, name: str = "pearsonr", **_: Any) -> None:
         super().__init__(ours.Correlation(), name)
 
@@ -256,4 +258,3 @@ def register(kind: type[EvalMetric]) -> type[EvalMetric]:
     """Enter a metric of yours under its name in lower case."""
     KINDS[kind.__name__.lower()] = kind
     return kind
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,17 @@ from ...nd.array import Array
 from ...ops.errors import InputError
 from . import arrays, initializers, metrics, optimizers, symbols
 from .batches import DataDesc, DataIter, NDArrayIter
-from .callbacks import BatchEndParam
 
 Params = dict[str, Array]
+
+
+class BatchEndParam(NamedTuple):
+    """Facts that callbacks are told after a batch."""
+
+    epoch: int
+    nbatch: int
+    eval_metric: Any
+    locals: Any
 
 
 def save_checkpoint(
@@ -49,7 +57,7 @@ def _each(callbacks: Any) -> list[Callable[..., Any]]:
 
 
 class BaseModule:
-    """What modules share: fit, score and predict over iterators, in terms of forward, backward and update."""
+    """Base of modules: fit, score and predict over iterators, in terms of forward, backward and update."""
 
     binded = params_initialized = optimizer_initialized = for_training = False
     symbol: Any
@@ -57,16 +65,13 @@ class BaseModule:
     def __init__(self, logger: Any = logging) -> None:
         self.logger = logger
 
-    # What kinds of modules write
+    # Kinds of modules write these
 
     def bind(self, data_shapes: Any, label_shapes: Any = None, **_: Any) -> None:
         raise NotImplementedError
 
-    def init_params(self, initializer: Any = None, **_: Any) -> None:
-        raise NotImplementedError
-
-    def init_optimizer(self, **_: Any) -> None:
-        raise NotImplementedError
+    init_params: Callable[..., None]
+    init_optimizer: Callable[..., None]
 
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         raise NotImplementedError
@@ -185,7 +190,8 @@ class BaseModule:
 
     def load_params(self, fname: str) -> None:
         held = arrays.load(fname)
-        self.set_params(*({n[4:]: v for n, v in held.items() if n.startswith(k)} for k in ("arg:", "aux:")))
+        args, aux = ({n[4:]: v for n, v in held.items() if n.startswith(k)} for k in ("arg:", "aux:"))
+        self.set_params(args, aux)
 
     def set_params(self, arg_params: Any, aux_params: Any, allow_missing: bool = False, force_init: bool = True,
                    allow_extra: bool = False) -> None:  # fmt: skip
@@ -217,8 +223,11 @@ class Module(BaseModule):
     @staticmethod
     def load(prefix: str, epoch: int, load_optimizer_states: bool = False, **options: Any) -> Module:
         if load_optimizer_states:
-            raise InputError("states of optimizers are pickles, which are not read", where="Module.load",
-                             hint="train on from the parameters; mz.Trainer.save keeps states in a safe format")  # fmt: skip
+            raise InputError(
+                "states of optimizers are pickles, which are not read",
+                where="Module.load",
+                hint="train on from the parameters; mz.Trainer.save keeps states in a safe format",
+            )
         symbol, args, aux = load_checkpoint(prefix, epoch)
         module = Module(symbol, **options)
         module._preloaded = args, aux
@@ -266,7 +275,12 @@ class Module(BaseModule):
             self.params_initialized = True
 
     def _bound(self, shapes: Mapping[str, Sequence[int]]) -> Any:
-        return self.symbol.simple_bind(self._context, self._wanted, **shapes)
+        """An executor. A label has the shape that its loss asks for: [n, 1] where an iterator gives [n]."""
+        known = {n: s for n, s in shapes.items() if n not in self.label_names}
+        partial = self.symbol.infer_shape_partial(**known)[0]
+        asked = dict(zip(self.symbol.list_arguments(), partial, strict=True))
+        more = {n: s for n, s in shapes.items() if n in self.label_names and (not asked[n] or None in asked[n])}
+        return self.symbol.simple_bind(self._context, self._wanted, **known, **more)
 
     def init_params(
         self, initializer: Any = None, arg_params: Any = None, aux_params: Any = None, allow_missing: bool = False,
@@ -283,7 +297,9 @@ class Module(BaseModule):
             if name in given:
                 array[:] = given[name]
             elif arg_params is not None and not allow_missing:
-                raise InputError(f"{name!r} is not among the parameters", where="init_params", hint="allow_missing=True")
+                raise InputError(
+                    f"{name!r} is not among the parameters", where="init_params", hint="allow_missing=True"
+                )
             else:
                 init(initializers.InitDesc(name), array)
         self.params_initialized = True
@@ -297,7 +313,9 @@ class Module(BaseModule):
         from ...kvstore import create
 
         settings = {"rescale_grad": 1.0 / self._data_shapes[0].shape[0], **dict(optimizer_params)}
-        chosen = optimizers.create(optimizer, **settings) if isinstance(optimizer, str) else optimizers.create(optimizer)
+        chosen = (
+            optimizers.create(optimizer, **settings) if isinstance(optimizer, str) else optimizers.create(optimizer)
+        )
         self._optimizer = chosen
         self._store = create(kvstore or "local") if isinstance(kvstore, str | None) else kvstore
         self._store.set_optimizer(optimizers.weighed(chosen.rule, self._learnt))
@@ -312,8 +330,11 @@ class Module(BaseModule):
         feeds = dict(zip(self.data_names, data_batch.data, strict=False))
         if data_batch.label:
             feeds |= dict(zip(self.label_names, data_batch.label, strict=False))
-        if any(tuple(v.shape) != self._executor.arg_dict[n].shape for n, v in feeds.items()):
+        held = self._executor.arg_dict
+        if any(v.shape[0] != held[n].shape[0] or v.size != held[n].size for n, v in feeds.items()):
             self._resized({n: v.shape for n, v in feeds.items()})
+            held = self._executor.arg_dict
+        feeds = {n: v if v.shape == held[n].shape else v.reshape(held[n].shape) for n, v in feeds.items()}
         train = self.for_training if is_train is None else is_train
         self._executor.forward(is_train=train, **feeds)
 
@@ -367,7 +388,7 @@ class BucketingModule(BaseModule):
         return self._modules[self._key]
 
     @property
-    def symbol(self) -> Any:  # type: ignore[override]
+    def symbol(self) -> Any:
         return self._module.symbol
 
     def _make(self, key: Any, data_shapes: Any, label_shapes: Any) -> Module:
@@ -442,7 +463,9 @@ class FeedForward:
         self._settings = settings
 
     @staticmethod
-    def create(symbol: Any, X: Any, y: Any = None, ctx: Any = None, num_epoch: int | None = None, **options: Any) -> FeedForward:  # noqa: N803
+    def create(
+        symbol: Any, X: Any, y: Any = None, ctx: Any = None, num_epoch: int | None = None, **options: Any
+    ) -> FeedForward:
         fitting = {k: options.pop(k) for k in ("eval_data", "eval_metric", "epoch_end_callback", "batch_end_callback",
                                                "kvstore", "logger") if k in options}  # fmt: skip
         model = FeedForward(symbol, ctx, num_epoch, **options)
@@ -458,7 +481,7 @@ class FeedForward:
         number = self.num_epoch if epoch is None else epoch
         save_checkpoint(prefix, number or 0, self.symbol, self.arg_params, self.aux_params)
 
-    def _iterated(self, X: Any, y: Any = None, *, shuffle: bool = False) -> DataIter:  # noqa: N803
+    def _iterated(self, X: Any, y: Any = None, *, shuffle: bool = False) -> DataIter:
         if isinstance(X, DataIter) or hasattr(X, "provide_data"):
             return X  # type: ignore[no-any-return]
         label = np.zeros(len(X), np.float32) if y is None else y
@@ -473,7 +496,7 @@ class FeedForward:
         return Module(self.symbol, names, [d[0] for d in rows.provide_label] or self._labels(), context=self.ctx)
 
     def fit(
-        self, X: Any, y: Any = None, eval_data: Any = None, eval_metric: Any = "acc", epoch_end_callback: Any = None,  # noqa: N803
+        self, X: Any, y: Any = None, eval_data: Any = None, eval_metric: Any = "acc", epoch_end_callback: Any = None,
         batch_end_callback: Any = None, kvstore: Any = "local", logger: Any = None, **_: Any,
     ) -> FeedForward:  # fmt: skip
         rows = self._iterated(X, y, shuffle=True)
@@ -493,12 +516,12 @@ class FeedForward:
         module.set_params(self.arg_params, self.aux_params)
         return module
 
-    def predict(self, X: Any, num_batch: int | None = None, return_data: bool = False, reset: bool = True) -> Any:  # noqa: N803
+    def predict(self, X: Any, num_batch: int | None = None, return_data: bool = False, reset: bool = True) -> Any:
         rows = self._iterated(X)
         answers = self._bound(rows).predict(rows, num_batch, reset=reset)
         return [a.asnumpy() for a in answers] if isinstance(answers, list) else answers.asnumpy()
 
-    def score(self, X: Any, y: Any = None, eval_metric: Any = "acc", **_: Any) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any = None, eval_metric: Any = "acc", **_: Any) -> float:
         rows = self._iterated(X, y)
         return self._bound(rows).score(rows, eval_metric)[0][1]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
 from ...gluon.trainer import OLD
 from ...nd.array import Array
 from ...runtime import optimizer as ours
@@ -161,5 +160,3 @@ class CosineScheduler(LRScheduler):
 
     def __call__(self, rate: float | None = None) -> Schedule:
         return schedule.Cosine(super().__call__(rate), self.max_update, self.final_lr)  # type: ignore[arg-type]
-
-

@@ -10,6 +10,7 @@ import numpy as np
 from ... import sym as ours
 from ...sym import Group, Symbol, load, load_json
 from ...sym.mxnet import FUNCTIONS
+from ...sym.symbol import use
 
 fromjson = load_json
 
@@ -25,11 +26,11 @@ var = Variable
 
 
 def zeros(shape: Any, dtype: Any = None, **_: Any) -> Symbol:
-    return ours.operators.use("Identity", np.zeros(shape, dtype or np.float32))
+    return use("Identity", np.zeros(shape, dtype or np.float32))
 
 
 def ones(shape: Any, dtype: Any = None, **_: Any) -> Symbol:
-    return ours.operators.use("Identity", np.ones(shape, dtype or np.float32))
+    return use("Identity", np.ones(shape, dtype or np.float32))
 
 
 def __getattr__(name: str) -> Any:

@@ -78,7 +78,6 @@ def while_loop(
     """Stacked results of `max_iterations` rows, 0 behind the last step (MXNet leaves them as they are), then the
     variables after it."""
     condition, function = c.parts
-    func_input_locs = func_input_locs if isinstance(func_input_locs, tuple) else (func_input_locs,)
     places = [func_input_locs[i] for i in func_var_locs]  # of the variables among the operands
     first = _at(data, tuple(places), "func_var_locs")
 

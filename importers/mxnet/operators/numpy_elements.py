@@ -227,14 +227,9 @@ def _reduced(
     return c.op(op, a, c.ints(*axes), keepdims=int(keepdims)) if axes else c.Identity(a)
 
 
-for _names, _op in (
-    ("_np_sum", "Sum"),
-    ("_np_prod _np_product", "Prod"),
-    ("_npi_mean", "Mean"),
-    ("_np_max _np_amax", "Max"),
-    ("_np_min _np_amin", "Min"),
-):
-    general_rule(*_names.split(), op=f"Reduce{_op}")(_reduced)
+for _row in "Sum _np_sum|Prod _np_prod _np_product|Mean _npi_mean|Max _np_max _np_amax|Min _np_min _np_amin".split("|"):
+    _op, *_names = _row.split()
+    general_rule(*_names, op=f"Reduce{_op}")(_reduced)
 
 
 def _spread(
@@ -370,7 +365,7 @@ def percentile(
 def bincount(
     c: Converter, data: str, weights: str | None = None, *, minlength: int = 0, has_weights: bool = False
 ) -> Any:
-    """How often each number occurs, or the sum of its weights; as many as the largest number needs."""
+    """Count each number, or the sum of its weights; as many as the largest number needs."""
     whole = c.whole(data)
     size = c.Max(c.Add(c.ReduceMax(whole, keepdims=0), c.const(1)), c.const(minlength))
     kind = c.dtype(data if weights is None else weights)

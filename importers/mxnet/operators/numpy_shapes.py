@@ -316,7 +316,7 @@ def delete(
     stop: Any = None,
     step: Any = None,
 ) -> Any:
-    """What is left of an axis without some positions."""
+    """An axis without some positions."""
     arr, axis = _along(c, arr, axis)
     if obj is not None and c.known(obj) is None:
         marks = c.full(c.dim(arr, axis), 1, DType.INT32)
