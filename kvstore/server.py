@@ -367,10 +367,13 @@ class Server:
 
     def _declared(self, peer: Peer, init: m.Init) -> None:
         self._check_speaker(peer, init.rank)
+        known = len(self._keys)
         try:
             key = self._keys.admit(init)
             self._shards.declare(key)
         except MezzoError as error:
+            if len(self._keys) > known:
+                self._keys.withdraw(len(self._keys))
             self._tell(peer, m.Refused(error.message[:4000], error.hint, rank=init.rank))
             return
         if not self._handle(self._declared_as(key, init.rank, peer.lane)):

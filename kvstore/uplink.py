@@ -80,7 +80,8 @@ class Uplink:
         self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
         self._segments: dict[Hashable, int] = {}  # that are lent, by their numbers on the wire
         self._lends = 0  # segments so far
-        self._kept: dict[int, tuple[lent.Place, set[int]]] = {}  # open until these servers have answered
+        # Open until these servers have answered or, where servers may be started again, until it is forgotten.
+        self._kept: dict[int, tuple[lent.Place, set[int]]] = {}
         self._mapped: list[set[int]] = [set() for _ in servers]  # segments that a server has
         self._offered: dict[tuple[int, str], tuple[int, int, int, int] | None] = {}  # how a push goes to a server
         self._closing = False
@@ -185,6 +186,8 @@ class Uplink:
     def forget(self, segment: Hashable) -> None:
         """A segment is no longer in use."""
         number = self._segments.pop(segment, None)
+        if number in self._kept:
+            self._let_go(number)
         for server, mapped in enumerate(self._mapped):
             if number in mapped:
                 mapped.remove(number)
@@ -195,9 +198,24 @@ class Uplink:
         if number in self._kept:
             place, waiting = self._kept[number]
             waiting.discard(server)
-            if not waiting:
+            if not waiting and (not self._environment.grace or number not in self._segments.values()):
                 del self._kept[number]
                 lent.release(place)
+
+    def _let_go(self, number: int) -> None:
+        """A segment is forgotten: it is open until those who were asked have answered."""
+        place, waiting = self._kept[number]
+        if not waiting:
+            del self._kept[number]
+            lent.release(place)
+
+    def _lend_again(self, server: int) -> None:
+        """A server that was started again has nothing of what it was lent."""
+        stream = self._streams[server]
+        for number, (place, waiting) in self._kept.items():
+            if lent.near(stream) and number in self._segments.values() and server not in waiting:
+                waiting.add(server)
+                stream.send(wire.encode(m.Lend(number, self._rank, *place)))
 
     def _reached(self, server: int, message: m.Lend) -> None:
         self._settle(message.number, server)
@@ -315,6 +333,7 @@ class Uplink:
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
                 self._mapped[number].clear()  # what was lent over a connection ends with it
+                self._lend_again(number)
                 self._handle(c.Connected(number, incarnation))
                 self._greeted.add(number)
                 for question in self._questions[number]:
