@@ -54,7 +54,8 @@ class Link:
             source, lies = None if given is None else value.data, stored
         else:
             source, lies = bytes_of(given), ((0, value.lifted), 0)
-        self.uplink.start(value.name, source, value.data if pull else None, ended, priority, lies, stored)
+        target = value.data if pull else None
+        self.uplink.start(value.name, source, target, ended, priority, lies, stored, value.packing)
 
     def lend(self, member: int, number: int, fd: int, size: int) -> None:
         if self._speaks:

@@ -97,12 +97,14 @@ class Group(Waiting):
 
     # -- keys
 
-    def declare(self, name: str, value: Array) -> HostValue:
+    def declare(self, name: str, value: Array, packing: str = "") -> HostValue:
         """Declare a key; every member does. The value of member 0 counts, and the others wait for that member alone.
+        `packing` is the scheme of the level above.
 
         Raises ShapeError where this member's shape or element type differs from member 0's.
         """
         said = {"is": "declare", "name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
+        said["packing"] = packing
         with self._lock:
             self._check()
             if self.me == 0:
@@ -138,6 +140,7 @@ class Group(Waiting):
         array, above = segment.array(0, shape, dtype), self._above
         lifter = -1 if above is None else above.lifter(said["number"], array.nbytes)
         made = self._make(said["number"], said["name"], array, segment, lifter)
+        made.packing = said["packing"]
         self._machine.declare(made.number, made.reducers, lifter)
         self._values[made.number] = self._by_name[made.name] = made
         if above is not None and lifter == self.me:

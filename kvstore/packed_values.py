@@ -1,0 +1,53 @@
+"""Values that a server takes and gives packed (packing.py): each frame of an answer is packed once, whoever gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ops.errors import PeerError, WireError
+from .packing import Packer, parse, unpacked
+from .protocol import messages as m
+from .protocol import serving as s
+from .shards import Shards
+from .wire import FRAME
+
+Answered = dict[int, tuple[int, int]]  # by key, of the value that one peer gets: its step, and the bytes that were sent
+
+
+class PackedValues:
+    """The packers of a server's answers. `again`: the server was started again, without what its answers had lost."""
+
+    def __init__(self, shards: Shards, again: bool) -> None:
+        self._shards, self._again = shards, again
+        self._packers: dict[tuple[int, str], Packer] = {}  # by key and scheme
+
+    def check(self) -> None:
+        """Raise PeerError where the ranks of one round would get different values."""
+        if self._again:
+            raise PeerError(
+                "a server that packs was started again, without what its answers had lost",
+                where="server",
+                hint="without compression a server goes on alone; with it all begin again",
+            )
+
+    def unpack(self, packed: m.Packed, payload: memoryview) -> memoryview:
+        """The bytes of a frame of a known key. Raises WireError."""
+        shard = self._shards.keys[packed.key]
+        if shard.dtype != "float32" or packed.offset % FRAME:
+            raise WireError(f"bytes from {packed.offset} of {shard} cannot be packed", where=f"key {shard.name!r}")
+        return unpacked(packed.scheme, payload, packed.nbytes)
+
+    def frames(self, i: s.Send, scheme: str, answered: Answered) -> Iterator[tuple[m.PackedValue, bytes]]:
+        """Yield those frames of an answer that are whole, and have not been sent yet. Raises BudgetError."""
+        packer, size = self._packers.get((i.key, scheme)), self._shards[i.key].nbytes
+        if packer is None:
+            name = self._shards.keys[i.key].name
+            self._shards.budget.take(size + size // 2, f"packed answers of key {name!r}")
+            packer = self._packers[i.key, scheme] = Packer(parse(scheme), size)
+        step, at = answered.get(i.key, (i.step, 0))
+        at = at if i.lo and step == i.step else 0
+        while at < (end := min(at + FRAME, size)) <= i.hi:
+            packet = packer.packet(i.step, at, self._shards.view(i.key, i.step, at, end))
+            yield m.PackedValue(i.key, i.step, i.rank, at, end - at, scheme), packet
+            at = end
+        answered[i.key] = i.step, at
