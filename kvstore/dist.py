@@ -34,7 +34,7 @@ from .rows import Rows, Sum
 from .shards import UPDATES, Described
 from .states import Saved, check_states
 from .stats import Stats
-from .store import ENDED, Ticket
+from .ticket import ENDED, Ticket
 from .updater import UpdateRule, flat
 from .uplink import Parts
 from .wire import FRAME
@@ -79,6 +79,11 @@ class DistStore(HostStore):
     def set_compression(self, packings: Packings) -> None:
         super().set_compression(packings)
         self._packings = packings
+
+    def drop_losses(self) -> None:
+        if self._packings.least:
+            self._stand("drop_losses")  # no round is open
+            self.group.drop_losses()
 
     def _packing(self, key: str, value: Array) -> str:
         """The scheme of a new key. Where there is a part of it for each server, each packs its own."""

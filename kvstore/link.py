@@ -67,6 +67,9 @@ class Link:
     def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
         self.uplink.fetch(self.uplink.parts(value.name), rows, out, ended)
 
+    def drop_losses(self) -> None:
+        self.uplink.drop_losses()
+
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received
 

@@ -20,6 +20,7 @@ class PackedValues:
     def __init__(self, shards: Shards, again: bool) -> None:
         self._shards, self._again = shards, again
         self._packers: dict[tuple[int, str], Packer] = {}  # by key and scheme
+        self._eras: dict[int, int] = {}  # by key
 
     def check(self) -> None:
         """Raise PeerError where the ranks of one round would get different values."""
@@ -35,15 +36,30 @@ class PackedValues:
         shard = self._shards.keys[packed.key]
         if shard.dtype != "float32" or packed.offset % FRAME:
             raise WireError(f"bytes from {packed.offset} of {shard} cannot be packed", where=f"key {shard.name!r}")
-        return unpacked(packed.scheme, payload, packed.nbytes)
+        plain = unpacked(packed.scheme, payload, packed.nbytes)
+        if packed.era > self._eras.get(packed.key, 0):
+            self._eras[packed.key] = packed.era
+            self._drop(packed.key)
+        return plain
+
+    def _drop(self, key: int) -> None:
+        """Forget what the answers of a key have lost."""
+        for place in [place for place in self._packers if place[0] == key]:
+            self._shards.budget.taken -= self._room(self._packers.pop(place))
+
+    @staticmethod
+    def _room(packer: Packer) -> int:
+        """Bytes of what a packer keeps, and of its packets at most."""
+        return packer.kept.nbytes + packer.kept.nbytes // 2
 
     def frames(self, i: s.Send, scheme: str, answered: Answered) -> Iterator[tuple[m.PackedValue, bytes]]:
         """Yield those frames of an answer that are whole, and have not been sent yet. Raises BudgetError."""
         packer, size = self._packers.get((i.key, scheme)), self._shards[i.key].nbytes
         if packer is None:
             name = self._shards.keys[i.key].name
-            self._shards.budget.take(size + size // 2, f"packed answers of key {name!r}")
-            packer = self._packers[i.key, scheme] = Packer(parse(scheme), size)
+            packer = Packer(parse(scheme), size)
+            self._shards.budget.take(self._room(packer), f"packed answers of key {name!r}")
+            self._packers[i.key, scheme] = packer
         step, at = answered.get(i.key, (i.step, 0))
         at = at if i.lo and step == i.step else 0
         while at < (end := min(at + FRAME, size)) <= i.hi:

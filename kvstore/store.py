@@ -26,44 +26,11 @@ from .rows import Rows, RowSums, Sum, are_rows, check_rows, fill, rows_of
 from .rule import Rule, Updater, by_names
 from .states import Saved, read_states, write_states
 from .stats import Stats
+from .ticket import Ticket
 
 Key = str | int
 Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
 Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
-
-
-class Ticket(Protocol):
-    """One operation in flight on a backend."""
-
-    def wait(self) -> Array:
-        """Return when it has ended, and raise what it failed with; messages of all keys are handled meanwhile.
-
-        Of a pull or a pushpull the value as a read-only array, which is valid until this worker's next push of the key;
-        of a push, which has ended when the value has been taken, the array of no elements.
-        """
-        ...
-
-    def then(self, call: Callable[[BaseException | None], None]) -> None:
-        """Call once with the error or None when it has ended, from whatever thread that is (or now)."""
-        ...
-
-
-class Ended:
-    """The ticket of an operation that ended at once."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Array) -> None:
-        self.value = value
-
-    def wait(self) -> Array:
-        return self.value
-
-    def then(self, call: Callable[[BaseException | None], None]) -> None:
-        call(None)
-
-
-ENDED = Ended(np.empty(0))
 
 
 class Backend(Protocol):
@@ -123,6 +90,10 @@ class Backend(Protocol):
 
     def set_compression(self, packings: Packings) -> None:
         """Pack values of keys that are declared from now on, where they travel. Every worker calls it."""
+        ...
+
+    def drop_losses(self) -> None:
+        """Forget what packing has lost. Every worker calls it."""
         ...
 
     def barrier(self) -> None:
@@ -374,6 +345,11 @@ class KVStore:
         of `packing.py` or, by size, by several: `{"fp16": 64 << 10, "2bit": 1 << 20}` gives each the bytes from which
         on it counts. Every worker calls it, with the same. Raises InputError."""
         self._backend.set_compression(Packings.of(scheme))
+
+    def drop_losses(self) -> None:
+        """Forget what compression has lost so far, at a checkpoint: who resumes it has nothing of that either. Every
+        worker calls it, when what it pushed has ended."""
+        self._backend.drop_losses()
 
     def save_optimizer_states(self, path: str | PathLike[str]) -> None:
         """Write the optimizer and its states to a file (safetensors), which is replaced as a whole. Every worker calls

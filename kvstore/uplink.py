@@ -86,6 +86,7 @@ class Uplink:
         self._kept: dict[int, tuple[lent.Place, set[int]]] = {}
         self._mapped: list[set[int]] = [set() for _ in servers]  # segments that a server has
         self._packers: dict[tuple[int, str], Packer] = {}  # by server and key
+        self._era = 0  # how often what was lost was dropped
         self._offered: dict[tuple[int, str], tuple[int, int, int, int] | None] = {}  # how a push goes to a server
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
@@ -172,6 +173,11 @@ class Uplink:
         target = _NOTHING if target is None else target
         self._operations[name].append(Operation(source, target, done, lies, goes, packing))
         self._handle(c.Start(name, source is not _NOTHING, target is not _NOTHING, priority))
+
+    def drop_losses(self) -> None:
+        """Add nothing of what packing has lost to what comes next. No push is under way."""
+        self._era += 1
+        self._packers.clear()
 
     # --- lent memory
 
@@ -446,7 +452,7 @@ class Uplink:
             high, at = min(hi, low + wire.FRAME), offset + low - lo
             packet = packer.packet(step, at, operation.source[low:high])
             self.sent += len(packet)
-            head = m.Packed(key, step, rank, at, high - low, packer.scheme.text, pull)
+            head = m.Packed(key, step, rank, at, high - low, packer.scheme.text, pull, self._era)
             left = self._left[server] if high == hi else None
             stream.send(wire.encode(head, len(packet)), packet, sent=left)
 

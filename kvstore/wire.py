@@ -226,7 +226,12 @@ KINDS: dict[int, Kind] = dict(
                 },
             ),
             Kind(m.Written, _FRAME, {"length": _count}),
-            Kind(m.Packed, _FRAME, {"nbytes": _int(1, FRAME), "scheme": _text(), "pull": _truth}, payload=True),
+            Kind(
+                m.Packed,
+                _FRAME,
+                {"nbytes": _int(1, FRAME), "scheme": _text(), "pull": _truth, "era": _count},
+                payload=True,
+            ),
             Kind(m.PackedValue, _FRAME, {"nbytes": _int(1, FRAME), "scheme": _text()}, payload=True),
         ),
         1,

@@ -39,8 +39,13 @@ def main(folder: Path) -> None:
             kv.pull(key, again)
             assert (again == found).all()
             now = kv.stats().between
+            kv.drop_losses()  # from here on the key is like a fresh one
+            kv.init(f"fresh{number}", np.zeros(SIZE, np.float32))
+            after = [kv.pushpull(name, gradient(kv.rank, ROUNDS)).tobytes() for name in (key, f"fresh{number}")]
+            assert after[0] == after[1]
+            assert scheme is None or kv.pushpull(key, gradient(kv.rank, ROUNDS)).tobytes() != after[1]
             said[str(scheme)] = [bits.hexdigest(), now - before, float(np.abs(total - exact).max())]
-            before = now
+            before = kv.stats().between
     (folder / f"rank {kv.rank}").write_text(json.dumps(said))
 
 

@@ -221,7 +221,9 @@ def message(rng: random.Random, rank: int, kind: str) -> tuple[m.Message, int]:
 def packed(rng: random.Random, key: int, step: int, rank: int) -> m.Packed:
     scheme = rng.choice(("fp16", "bf16", "2bit", "1bit", "topk", "topk 0.5", "powersgd 1", "powersgd 0", text(rng)))
     nbytes = rng.choice((4, 16, 16, 4000, 3, wire.FRAME))
-    return m.Packed(key, step, rank, rng.choice((0, 0, 0, 16, wire.FRAME)), nbytes, scheme, rng.random() < 0.5)
+    return m.Packed(
+        key, step, rank, rng.choice((0, 0, 0, 16, wire.FRAME)), nbytes, scheme, rng.random() < 0.5, small(rng)
+    )
 
 
 def mutated(rng: random.Random, data: bytearray) -> bytes:

@@ -62,6 +62,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("number", "file", "source", "target"), st.integers(0, (1 << 31) - 1)),
     **dict.fromkeys(("process", "node", "size", "length", "at", "to"), counts),
     "kernel": texts,
+    "era": counts,
     "nbytes": st.integers(1, wire.FRAME),
     "scheme": texts,
 }

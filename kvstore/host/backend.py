@@ -14,7 +14,7 @@ from ..rows import Rows, Sum, whole_of
 from ..rule import Updater
 from ..states import Saved, check_states
 from ..stats import Stats
-from ..store import ENDED, Ticket
+from ..ticket import ENDED, Ticket
 from ..updater import UpdateRule, flat
 from .group import Group
 from .optimizers import gather, take_rule
@@ -92,6 +92,9 @@ class HostStore:
     def set_compression(self, packings: Packings) -> None:
         """Within a host nothing travels."""
         self._agree("set_compression", dict(packings.least))
+
+    def drop_losses(self) -> None:
+        """There are none."""
 
     def _packing(self, key: str, value: Array) -> str:
         return ""

@@ -169,6 +169,15 @@ class Group(Waiting):
             sent, received = said[self.members].popleft()
         return sent, received
 
+    def drop_losses(self) -> None:
+        """Forget what was lost on the way to the level above, where no operation is under way: every member does."""
+        with self._lock:
+            self._check()
+            if self._above is not None:
+                self._above.drop_losses()
+                if self.me == 0:
+                    self.mesh.note((self.members,), {"is": "drop losses"})  # the agent, if there is one
+
     def _declared(self, value: HostValue, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
         reason = "" if error is None else error.message
@@ -462,6 +471,9 @@ class Group(Waiting):
             assert self._above is not None
             counted = {"is": "together", "name": COUNTED, "body": self._above.counts()}
             self.mesh.note((member,), counted)
+        elif what == "drop losses":
+            assert self._above is not None
+            self._above.drop_losses()
         elif what == "ready":
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]

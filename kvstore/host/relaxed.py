@@ -25,7 +25,7 @@ from ..protocol.keys import element
 from ..rows import Rows, Sum
 from ..states import Saved
 from ..stats import Stats
-from ..store import Ticket
+from ..ticket import Ticket
 from ..updater import UpdateRule
 from . import memory
 from .backend import HostStore

@@ -96,7 +96,7 @@ class Push(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A push of the `nbytes` bytes from `offset` on, whose payload is packed by a scheme of `packing.py`. The value is
-    packed likewise, if it is the sum of all pushes."""
+    packed likewise, if it is the sum of all pushes. In a greater `era` than before nothing is kept of what was lost."""
 
     key: int
     step: int
@@ -105,6 +105,7 @@ class Packed:
     nbytes: int
     scheme: str
     pull: bool = True
+    era: int = 0
 
 
 @dataclass(frozen=True, slots=True)
