@@ -66,7 +66,7 @@ class Checked(Threads):
 
 
 class CheckingLedger(Ledger):
-    """What the ranks have called, with what their operands were then."""
+    """Record of calls with digests of their operands."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -105,7 +105,7 @@ class _CheckedWork:
 
 
 def _digest(x: Any) -> int:
-    return zlib.crc32(np.ascontiguousarray(x).view(np.uint8).reshape(-1)) if x.size else 0
+    return zlib.crc32(np.ascontiguousarray(x).view(np.uint8).tobytes()) if x.size else 0
 
 
 def checked(size: int, deadline: float = DEADLINE) -> list[Checked]:

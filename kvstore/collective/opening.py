@@ -30,7 +30,7 @@ def beside(store: KVStore, deadline: float | None = None) -> Communicator:
         raise InputError(
             "this job has servers, and its workers may be on several hosts",
             where="communicator",
-            hint="mezzo launch without -s: ranks of one host; between hosts gradients travel through the store (zero=0)",
+            hint="mezzo launch without -s; between hosts gradients travel through the store",
         )
     root, wait = environment.root, environment.deadline if deadline is None else deadline
     name = f"mezzo/{root[0]}:{root[1]}/{environment.host}/collective {number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,4 +41,4 @@ def shares(count: int, ranks: int) -> list[slice]:
     [slice(0, 3, None), slice(3, 5, None)]
     """
     ends = [-(-count * r // ranks) for r in range(ranks + 1)]
-    return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(ends)]

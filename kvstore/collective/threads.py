@@ -28,7 +28,7 @@ class _Round:
 
 
 class Ledger:
-    """What the ranks of one process have called, and what came of it. The last rank of a call does it for all."""
+    """Record of the calls of the ranks of one process. The last rank of a call does it for all."""
 
     def __init__(self, size: int) -> None:
         self.size = size
