@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ops.errors import ExecutionError, MezzoError
 from .calls import BROADCAST, RECEIVE, SEND, Call, named
-from .communicator import Communicator, Work
+from .communicator import Work
 from .threads import DEADLINE, Ledger, Threads
 
 
