@@ -18,6 +18,7 @@ Homes = dict[
 HOMES: Final[Homes] = {  # of `mezzo`
     "Trainer": ("train.trainer", "Trainer"),
     "amp": ("gluon.amp", ""),
+    "as_onnxruntime": ("tools.ort.stand_in", "as_onnxruntime"),
     "autograd": ("nd.autograd", ""),
     "caches": ("runtime.caches", "caches"),
     "callbacks": ("train.callbacks", ""),
