@@ -44,7 +44,7 @@ from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
 from .names import FIT, TRAINER, refuse
 from .overflow import Overflow, overflows
-from .parts import joined, layout_of, state_of, written
+from .parts import read, written
 from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import WAYS, sized, smallest
@@ -136,7 +136,14 @@ class Trainer:
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.exchange = exchange_of(
-            kvstore, update_on_kvstore, overlap is not False, compare_every, zero=zero, buckets=buckets, wire=wire
+            kvstore,
+            update_on_kvstore,
+            overlap is not False,
+            compare_every,
+            zero=zero,
+            buckets=buckets,
+            wire=wire,
+            device=device,
         )
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
@@ -266,7 +273,8 @@ class Trainer:
             if isinstance(exchange, Collective):
                 self._weigh(exchange.fraction(size))
             sizes = exchange.sizes_begin(size)
-            found = self._together(session, fed, observe, exchange)
+            with exchange.watched(number):
+                found = self._together(session, fed, observe, exchange)
             exchange.sizes_end(sizes)
             exchange.compare(self.parameters, number)
         self._calls, loss = number, float(found[self.loss])
@@ -503,8 +511,7 @@ class Trainer:
         normalisation are its own. What the optimizer keeps on the store is written beside.
         """
         exchange = self.exchange
-        states: Mapping[str, Array] = self.states
-        parts = None
+        states, parts = self.states, None
         if exchange is not None:
             exchange.compare(self.parameters)
         if isinstance(exchange, Collective):
@@ -545,12 +552,7 @@ class Trainer:
                 where=str(folder),
                 hint="make the Trainer with the model and the options that it had",
             )
-        arrays = found.arrays if found.parts is None else joined(found.arrays, found.parts.arrays, found.parts.layout)
-        exchange = self.exchange
-        if isinstance(exchange, Collective):
-            layout = layout_of(self.graph_of_step, exchange.workers)
-            now = {n: state_of(n, arrays, layout, exchange.rank, a) for n, a in self.states.items()}
-            arrays = {n: a for n, a in now.items() if a is not None}
+        arrays = read(found, self.states, self.graph_of_step, self.exchange)
         for name, array in self.states.items():
             if name not in arrays or type_of(arrays[name]) != type_of(array):
                 raise InputError(f"the checkpoint has no {type_of(array)} {name!r}", where=str(folder))

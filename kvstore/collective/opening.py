@@ -5,6 +5,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from ...ops.errors import InputError
+from ..create import DIST
 from ..environment import Environment
 from ..host.mesh import join
 from ..store import KVStore
@@ -22,7 +23,7 @@ def beside(store: KVStore, deadline: float | None = None) -> Communicator:
     """
     if store.num_workers == 1:
         return Alone()
-    if not store.kind.startswith("dist"):
+    if store.kind not in DIST:
         raise InputError(f"the workers of a {store.kind!r} store share no memory", where="communicator")
     number = _beside[store] = _beside.get(store, -1) + 1
     environment = Environment.read()

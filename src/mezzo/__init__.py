@@ -8,8 +8,8 @@
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`, `models`), `data`,
 training (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the
-KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate` and `onnxruntime` are
-imported when they are first used.
+KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`, `num_gpus`), `generate` and `onnxruntime`
+are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -95,6 +95,7 @@ __all__ = [
     "models",
     "mxnet",
     "nd",
+    "num_gpus",
     "onnx",
     "onnxruntime",
     "op",
