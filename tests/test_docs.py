@@ -32,6 +32,7 @@ PAGES = [
     ROOT / "docs/service.md",
     ROOT / "docs/generation.md",
     ROOT / "docs/models.md",
+    ROOT / "docs/multi-gpu.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))

@@ -38,7 +38,7 @@ from .exchange import COMPARED, Exchange
 from .exchanges import Exchanging, exchange_of
 from .following import Callback, Functions, Resumed, Run, follow, states_of
 from .integers import with_integer_weights
-from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of
+from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
@@ -80,7 +80,9 @@ class Trainer:
     of rank 0; random numbers differ by rank. Statistics of batch normalisation, losses and metrics are this worker's
     own, where nothing else is said. Gradients travel while the rest of the backward part runs (`overlap`), or after it
     (False); by default, on processors, whichever took less time in the first steps. Every `compare_every` steps
-    (0: never), and before a checkpoint, digests of the parameters are compared.
+    (0: never), and before a checkpoint, digests of the parameters are compared. With `buckets` (True, or bytes) they
+    travel in flat buckets over a communicator, with `wire` ("bf16", "fp16") as 16 bits; `zero` 1 shares out the
+    optimizer's states among the workers, 2 also sums of gradients (docs/multi-gpu.md). Shares may differ then.
 
     `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
     or the shapes of the inputs to plan for, by name, if the model leaves them open.
@@ -441,7 +443,7 @@ class Trainer:
 
     def reset_metrics(self) -> None:
         """Count from nothing."""
-        _zero(self.states, self._measures)
+        zeroed(self.states, self._measures)
 
     def evaluate(self, batches: Iterable[Feeds], *, everywhere: bool = False) -> Metrics:
         """The metrics of the model in inference mode on other data; nothing is learned. With `everywhere` each worker
@@ -455,7 +457,7 @@ class Trainer:
             self._evaluation = Session(plain.but(states=(*plain.states, *kept)), states=shared, **self._how)
         session = self._evaluation
         measures = [(term, [copy(m) for m in metrics]) for term, metrics in self._measures]
-        _zero(session.states, measures)
+        zeroed(session.states, measures)
         for feeds in batches:
             fed, _ = self._fed(feeds)
             self._measure(measures, session.run(fed), fed)
@@ -588,13 +590,3 @@ class Trainer:
 def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
     """Return the path of the states of a store's optimizer, beside the checkpoint of a run."""
     return Path(folder) / f"optimizer-{run}.states"
-
-
-def _zero(states: Mapping[str, Array], measures: Measures) -> None:
-    """Count from nothing."""
-    for name, array in states.items():
-        if name.startswith(METRICS):
-            array[...] = 0
-    for _, metrics in measures:
-        for metric in metrics:
-            metric.reset()
