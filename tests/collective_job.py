@@ -1,5 +1,5 @@
 """A worker of a job that trains over a communicator: `python -m tests.collective_job FOLDER COURSE...`, each course as
-OPTIMIZER/ZERO/GATHER/BUCKETS; `dies` is a training of which rank 1 is killed or frozen, and `hosts` says what is refused."""
+OPTIMIZER/ZERO/GATHER/BUCKETS; `killed` and `frozen` are trainings of which rank 1 is, `hosts` says what is refused."""
 
 from __future__ import annotations
 
