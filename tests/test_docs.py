@@ -30,6 +30,7 @@ PAGES = [
     ROOT / "docs/from-onnxruntime.md",
     ROOT / "docs/untrusted.md",
     ROOT / "docs/service.md",
+    ROOT / "docs/serving.md",
     ROOT / "docs/generation.md",
     ROOT / "docs/models.md",
     ROOT / "docs/multi-gpu.md",
