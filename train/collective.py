@@ -198,6 +198,9 @@ class Collective:
         """Return True if the flag is set on any rank. Every rank calls it."""
         return self.total([float(flag)])[0] > 0
 
+    def drop_losses(self) -> None:
+        """Nothing is compressed."""
+
     def barrier(self) -> None:
         """Return when every rank is here."""
         self.communicator.barrier()

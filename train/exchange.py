@@ -131,6 +131,10 @@ class Exchange:
             self._drift = Drift(self.store, [*parameters], f"{self._prefix}parameters")
         self._drift.check(parameters, "" if step is None else f" after step {step}")
 
+    def drop_losses(self) -> None:
+        """Forget what compression has left over."""
+        self.store.drop_losses()
+
     def barrier(self) -> None:
         """Return when every worker is here."""
         self.store.barrier()

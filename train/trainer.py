@@ -528,7 +528,7 @@ class Trainer:
         if isinstance(exchange, Exchange) and exchange.on_store and exchange.joined:
             Path(folder).mkdir(parents=True, exist_ok=True)
             exchange.store.save_optimizer_states(_beside(folder, self._calls))
-        exchange.store.drop_losses()
+        exchange.drop_losses()
         if exchange.rank == 0:
             checkpoint.save(folder, made, keep)
             stay = [_beside(folder, run) for run in (self._calls, *checkpoint.kept(folder, self._calls, keep))]
@@ -545,7 +545,7 @@ class Trainer:
         first step.
         """
         if self.exchange is not None:
-            self.exchange.store.drop_losses()
+            self.exchange.drop_losses()
         if self.exchange is not None and self.exchange.on_store and self.exchange.joined:
             raise InputError(
                 "the store has its parameters already", where="resume", hint="resume before the first step"
