@@ -33,6 +33,7 @@ PAGES = [
     ROOT / "docs/serving.md",
     ROOT / "docs/generation.md",
     ROOT / "docs/models.md",
+    ROOT / "docs/multi-gpu.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
