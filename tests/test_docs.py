@@ -31,6 +31,7 @@ PAGES = [
     ROOT / "docs/from-mxnet.md",
     ROOT / "docs/untrusted.md",
     ROOT / "docs/service.md",
+    ROOT / "docs/serving.md",
     ROOT / "docs/generation.md",
     ROOT / "docs/models.md",
 ]

@@ -14,6 +14,7 @@ from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
 from .cli_pack import pack
+from .cli_serve import serve
 from .fills import given_arrays
 from .modules import imported
 from .replay import replay
@@ -65,6 +66,7 @@ cli.add_command(convert)
 cli.add_command(pack)
 cli.add_command(coverage)
 cli.add_command(replay)
+cli.add_command(serve)
 
 
 @cli.command()

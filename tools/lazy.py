@@ -18,6 +18,7 @@ Homes = dict[
 HOMES: Final[Homes] = {  # of `mezzo`
     "Trainer": ("train.trainer", "Trainer"),
     "amp": ("gluon.amp", ""),
+    "as_onnxruntime": ("tools.ort.stand_in", "as_onnxruntime"),
     "autograd": ("nd.autograd", ""),
     "caches": ("runtime.caches", "caches"),
     "callbacks": ("train.callbacks", ""),
@@ -29,8 +30,10 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "gpu_memory_info": ("runtime.backends.cuda.memory", "gpu_memory_info"),
     "grad": ("runtime.ir.autodiff", "grad"),
     "kv": ("kvstore", ""),
+    "lora": ("train.lora", "lora"),
     "loss": ("train.loss", ""),
     "memory": ("runtime.memory.usage", ""),
+    "merge_lora": ("train.lora", "merge_lora"),
     "metrics": ("train.metrics", ""),
     "models": ("models", ""),
     "mxnet": ("mxnet", ""),
