@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "docs/arrays.md",
     ROOT / "docs/gpu.md",
     ROOT / "docs/from-onnxruntime.md",
+    ROOT / "docs/from-mxnet.md",
     ROOT / "docs/untrusted.md",
     ROOT / "docs/service.md",
     ROOT / "docs/serving.md",
