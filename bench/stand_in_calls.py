@@ -343,38 +343,11 @@ def optimum(folder: Path) -> Call:
     return lambda: model(**tokens).last_hidden_state.numpy().ravel()[::97].tolist()
 
 
-def kokoro_onnx(folder: Path) -> Call:
-    """The voice is random; phonemes are given, so that no speech synthesizer is needed."""
-    from kokoro_onnx import Kokoro
-    from onnx import helper as h
-
-    def build(weight: Any, rng: Any) -> Any:
-        nodes = [
-            h.make_node("Gather", [weight("table", 256, 256), "tokens"], ["x"]),
-            h.make_node("Constant", [], ["axis"], value_ints=[1]),
-            h.make_node("Unsqueeze", ["style", "axis"], ["s"]),
-            h.make_node("Add", ["x", "s"], ["y"]),
-            h.make_node("MatMul", ["y", weight("w", 256, 600)], ["z"]),
-            h.make_node("Mul", ["z", "speed"], ["v"]),
-            h.make_node("Tanh", ["v"], ["t"]),
-            h.make_node("Constant", [], ["flat"], value_ints=[-1]),
-            h.make_node("Reshape", ["t", "flat"], ["audio"]),
-        ]
-        return nodes, {"audio": ("f", ["samples"])}
-
-    inputs = {"tokens": ("i", [1, "n"]), "style": ("f", [1, 256]), "speed": ("f", [1])}
-    path = _graph(build, inputs, folder / "kokoro.onnx")
-    np.savez(folder / "voices.npz", af=np.random.default_rng(1).random((510, 1, 256), np.float32))
-    os.rename(folder / "voices.npz", folder / "voices.bin")
-    voice = Kokoro(path, str(folder / "voices.bin"))
-    return lambda: voice.create("hello world", "af", is_phonemes=True, trim=False)[0][::37].tolist()
-
-
 CALLS: dict[str, Callable[[Path], Call]] = {
     f.__name__: f
     for f in (
         *(magika, silero_vad, rapidocr_onnxruntime, rapidocr, nudenet, ddddocr, basic_pitch, piper, faster_whisper),
-        *(fastembed, rembg, insightface, skl2onnx, sentence_transformers, optimum, kokoro_onnx),
+        *(fastembed, rembg, insightface, skl2onnx, sentence_transformers, optimum),
     )
 }
 

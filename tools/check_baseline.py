@@ -1,7 +1,8 @@
 """Problems that are known: a file of them, beside which only what is new fails, and what differs between two checks.
 
 A problem is the same as another where part, place and text are the same but for numbers: those of nodes, which end the
-names that exporters give too, change with every export, and those of differences with every machine. A file that has a problem twice may have it twice.
+names that exporters give too, change with every export, and those of differences with every machine. A file that has a
+problem twice may have it twice.
 """
 
 from __future__ import annotations
