@@ -22,8 +22,9 @@ from ..runtime import optimizer as optimizers
 from ..runtime.optimizer import Group, Optimizer, schedule
 from ..runtime.optimizer.schedule import Schedule
 from ..train.agree import agree, code
+from ..train.building import COUNT, SCALE, Scaling, Shared, Step
 from ..train.exchange import COMPARED, prefix_of_next
-from ..train.step import COUNT, SCALE, Scaling, Shared, Step, ids_of, update_graph
+from ..train.step import ids_of, update_graph
 from .parameter import Parameter
 
 if TYPE_CHECKING:
@@ -260,6 +261,19 @@ class Trainer:
             "the code of mezzo": code(),
         }
 
+    def _joined_store(self) -> KVStore:
+        assert self._kv is not None
+        if not self._joined:
+            self._join(self._kv)
+        return self._kv
+
+    def _settled(self) -> KVStore:
+        """The store, when all updates that were asked for are made there."""
+        kv = self._joined_store()
+        for p in self.params.values():
+            p.data().wait_to_read()
+        return kv
+
     def _join(self, kv: KVStore) -> None:
         agree(kv, self._prefix, self._facts())
         data = {self._prefix + n: p.data() for n, p in self.params.items()}
@@ -272,10 +286,7 @@ class Trainer:
     def _exchange(self, batch_size: int) -> None:
         """Workloads of the engine: those of a parameter wait for its gradient, and what reads it next waits for them.
         The first parameters are wanted first."""
-        kv = self._kv
-        assert kv is not None
-        if not self._joined:
-            self._join(kv)
+        kv = self._joined_store()
         for number, (name, p) in enumerate(self.params.items()):
             key = self._prefix + name
             if self._on_store:
@@ -285,20 +296,32 @@ class Trainer:
                 kv.pushpull(key, p.grad(), p.grad(), priority=-number)
 
     def save_states(self, path: str | os.PathLike[str]) -> None:
-        """Write the optimizer's states to a file (.safetensors or .npz)."""
-        _, arrays = self._ready()
+        """Write the optimizer's states to a file (.safetensors or .npz). Where the optimizer runs on the store, its
+        states are there: every worker calls this, and rank 0 writes a .safetensors."""
         if self._gathered:
             raise InputError(
                 f"{self._calls % self._gather} of {self._gather} calls of an update are made",
                 where="Trainer.save_states",
                 hint="save after a step that updates",
             )
+        if self._on_store:
+            self._settled().save_optimizer_states(path)
+            return
+        _, arrays = self._ready()
         for a in arrays.values():
             a.wait_to_read()
         nd.save(path, {n: nd.asarray(np.array(v)) for n, v in self._states.items() if n not in arrays})
 
     def load_states(self, path: str | os.PathLike[str]) -> None:
-        """Take up states that `save_states` has written. Raises InputError where they are not those of this trainer."""
+        """Take up states that `save_states` has written. Raises InputError where they are not those of this trainer,
+        ModelError where the optimizer runs on the store; every worker calls it then."""
+        if self._on_store:
+            from ..kvstore.states import read_states
+
+            self._settled().load_optimizer_states(path)
+            updates = read_states(path).updates
+            self._updates = max((updates.get(self._prefix + name, 0) for name in self.params), default=0)
+            return
         _, arrays = self._ready()
         stored = nd.load(path)
         assert isinstance(stored, Mapping)

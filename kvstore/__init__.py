@@ -5,6 +5,7 @@ from .create import KINDS, create
 from .drift import Drift
 from .epochs import Epochs
 from .rule import rule
-from .store import KVStore, Stats
+from .stats import Stats
+from .store import KVStore
 
 __all__ = ["KINDS", "Drift", "Epochs", "Handle", "KVStore", "Stats", "create", "rule"]

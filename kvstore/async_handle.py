@@ -9,7 +9,7 @@ from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, Workload, engine
 
 if TYPE_CHECKING:
-    from .store import Ticket
+    from .ticket import Ticket
 
 
 class AsyncHandle:

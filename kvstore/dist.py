@@ -25,14 +25,16 @@ from .levels import Levels, host_of
 from .link import Link
 from .loop import Loop
 from .member import Member
+from .packing import Packings
 from .protocol import client as c
 from .protocol import messages as m
 from .protocol.consistency import Eventual
-from .protocol.keys import Shard, element, place
+from .protocol.keys import OWN, Shard, element, place
 from .rows import Rows, Sum
 from .shards import UPDATES, Described
 from .states import Saved, check_states
-from .store import ENDED, Stats, Ticket
+from .stats import Stats
+from .ticket import ENDED, Ticket
 from .updater import UpdateRule, flat
 from .uplink import Parts
 from .wire import FRAME
@@ -50,6 +52,7 @@ class DistStore(HostStore):
         self._levels = Levels.parse(member.welcome.consistency)
         self._known: dict[str, Parts] = {}
         self._brought = Counter[str]()  # gradients of rows, by key
+        self._packings = Packings()
 
     # -- all together
 
@@ -70,6 +73,22 @@ class DistStore(HostStore):
         if made[0].error is not None:
             raise made[0].error
         return made[0].messages
+
+    # -- what travels
+
+    def set_compression(self, packings: Packings) -> None:
+        super().set_compression(packings)
+        self._packings = packings
+
+    def drop_losses(self) -> None:
+        if self._packings.least:
+            self._stand("drop_losses")  # no round is open
+            self.group.drop_losses()
+
+    def _packing(self, key: str, value: Array) -> str:
+        """The scheme of a new key. Where there is a part of it for each server, each packs its own."""
+        own = key.startswith(OWN) or not self._levels.between.sums
+        return "" if own else self._packings.scheme(str(DType.of(value.dtype)), value.nbytes)
 
     # -- optimizers
 

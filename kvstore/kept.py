@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -145,6 +145,7 @@ class Kept:
         self.left = set[int]()  # ranks that take part no more
         self._spare: dict[int, Bytes] = {}  # by key: room for states
         self._changes: Bytes | None = None  # room in which a change of rows is written down
+        self.changes = 0  # bytes of all such rooms, since those that were too small stay
         at = 0
         while at < int(self._end[0]):
             at += self._read(PAGE + at)
@@ -189,6 +190,7 @@ class Kept:
                         states[slot] = spare[lo : lo + nbytes]
             case "changes":
                 self._changes = room
+                self.changes += room.size
 
     def _append(self, about: dict[str, Any], size: int = 0, fill: Callable[[Bytes], None] = lambda room: None) -> None:
         """Write a record with room for so many bytes, which `fill` writes before it counts. Raises BudgetError."""
@@ -263,8 +265,7 @@ class Kept:
     ) -> None:
         """Change some rows of the buffers that count, all or none of them."""
         pieces = [at, *parts.values()]
-        size = 8 * AT + sum(rounded(piece.nbytes, ALIGN) for piece in pieces) + ALIGN
-        if self._changes is None or self._changes.size < size:
+        if size := self.lacking(pieces):
             self._append({"is": "changes"}, size, lambda room: store(file_words(room, AT), RUNNING, 0))
         room = self._changes
         assert room is not None
@@ -278,6 +279,15 @@ class Kept:
             lo += rounded(piece.nbytes, ALIGN)
         store(words, RUNNING, updates)
         self._change_again(room)
+
+    def lacking(self, pieces: Sequence[Array]) -> int:
+        """Bytes of a new room in which a change of rows of these arrays is written down; 0 if it fits into the one that
+        is there. A new one is twice as large at least, so that all of them are less than twice the largest."""
+        size, now = 8 * AT + sum(rounded(piece.nbytes, ALIGN) for piece in pieces) + ALIGN, self._changes
+        if now is not None and now.size >= size:
+            return 0
+        size = max(size, 0 if now is None else 2 * now.size)
+        return rounded(size + ALIGN, PAGE) - ALIGN  # with what stands before it, whole pages
 
     def _change_again(self, room: Bytes) -> None:
         """Make the change of rows that is written down, if there is one."""

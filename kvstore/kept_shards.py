@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ops.errors import BudgetError
 from ..ops.types import Array
 from .kept import VERSION, Kept, KeptKey
 from .protocol.keys import OWN, Keys, element
@@ -40,6 +41,7 @@ class KeptShards(Shards):
     def __init__(self, keys: Keys, budget: Budget, kept: Kept) -> None:
         super().__init__(keys, budget)
         self._kept = kept
+        self.budget.take(kept.changes, "changed rows")
         for key in kept.keys.values():
             shard = key.shard
             self.budget.take(2 * shard.nbytes, f"key {shard.name!r}")
@@ -54,9 +56,17 @@ class KeptShards(Shards):
     def declare(self, key: int) -> Held:
         if key not in self._held:
             shard = self.keys[key]
-            self.budget.take(2 * shard.nbytes, f"key {shard.name!r}")  # before anything is kept of it
-            self._kept.declare(key, shard, self.keys.first(key))
-            self._set_apart(self._hold(key))
+            apart = self._rule is not None and not shard.name.startswith(OWN)
+            size = (2 + apart) * shard.nbytes
+            self.budget.take(size, f"key {shard.name!r}")  # all of it before anything is kept
+            try:
+                self._kept.declare(key, shard, self.keys.first(key))
+            except BudgetError:
+                self.budget.taken -= size
+                raise
+            held = self._hold(key)
+            if apart:
+                held.sum = Room(held.shard, held.dtype)
         return self._held[key]
 
     def _hold(self, key: int) -> KeptHeld:
@@ -133,6 +143,8 @@ class KeptShards(Shards):
 
     def _rows_stepped(self, held: Held, tables: States, changed: ChangedRows, rank: int, number: int) -> None:
         assert isinstance(held, KeptHeld)
+        room = self._kept.lacking([changed.at, *changed.parts.values()])
+        self.budget.take(room, f"changed rows of key {held.shard.name!r}")
         held.updates += 1
         held.rows[rank] = number
         self._kept.change_rows(held.key, changed.at, changed.parts, held.updates, rank, number)

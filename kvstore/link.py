@@ -54,7 +54,8 @@ class Link:
             source, lies = None if given is None else value.data, stored
         else:
             source, lies = bytes_of(given), ((0, value.lifted), 0)
-        self.uplink.start(value.name, source, value.data if pull else None, ended, priority, lies, stored)
+        target = value.data if pull else None
+        self.uplink.start(value.name, source, target, ended, priority, lies, stored, value.packing)
 
     def lend(self, member: int, number: int, fd: int, size: int) -> None:
         if self._speaks:
@@ -65,6 +66,9 @@ class Link:
 
     def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
         self.uplink.fetch(self.uplink.parts(value.name), rows, out, ended)
+
+    def drop_losses(self) -> None:
+        self.uplink.drop_losses()
 
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received

@@ -11,10 +11,12 @@ import numpy as np
 
 from ..ops.errors import InputError
 from ..ops.types import Array
+from .packing import Packings
 from .rows import Sum, whole_of
 from .rule import Updater
 from .states import Saved, check_states
-from .store import ENDED, Ended, Stats
+from .stats import Stats
+from .ticket import ENDED, Ended
 from .updater import UpdateRule
 
 
@@ -120,6 +122,12 @@ class Local:
     def set_updater(self, updater: Updater) -> None:
         with self._lock:
             self._rule, self._updater = None, updater
+
+    def set_compression(self, packings: Packings) -> None:
+        """Nothing travels."""
+
+    def drop_losses(self) -> None:
+        """There are none."""
 
     def barrier(self) -> None:
         pass

@@ -25,6 +25,7 @@ from .kept_shards import KeptShards
 from .levels import Levels
 from .loop import Loop
 from .member import JobEnded, Member
+from .packed_values import PackedValues
 from .protocol import messages as m
 from .protocol import serving as s
 from .protocol.keys import Keys, element
@@ -48,6 +49,8 @@ class Peer:
         self.beside = False  # it is the agent of this server's host
         self.segments: dict[int, memoryview] = {}  # that it has lent
         self.targets: dict[int, memoryview] = {}  # where it wants the value of a key that it pushes
+        self.packings: dict[int, str] = {}  # the scheme of a key that it pushes packed
+        self.answered: dict[int, tuple[int, int]] = {}  # of its value: the step, and the bytes that were sent
 
 
 class Server:
@@ -81,6 +84,7 @@ class Server:
         self._member.failed = self._tell_failure
         self._keys = Keys(environment.most_bytes, self._levels.names(welcome))
         self._shards = self._taken(environment, self._levels.speakers(welcome))
+        self._packed_values = PackedValues(self._shards, again=environment.incarnation > 0)
         self._rounds = Rounds(
             range(self._levels.speakers(welcome)), self._levels.between, environment.deadline + BEHIND_HOSTS,
             names=self._levels.names(welcome), left=self._shards.left,
@@ -169,7 +173,15 @@ class Server:
         header, message = frame
         if message.__class__ is not m.Push:
             self._heard(peer, frame, payload)
-        elif peer.receiving is None and not header.offset:
+            return
+        if peer.packings:
+            peer.packings.pop(header.key, None)
+        self._come(peer, frame, payload)
+
+    def _come(self, peer: Peer, frame: Frame, payload: memoryview) -> None:
+        """A frame of a push has come whole."""
+        header = frame.header
+        if peer.receiving is None and not header.offset:
             self._pushed(peer, frame, payload)
         else:
             if peer.receiving is None:
@@ -231,6 +243,7 @@ class Server:
     def _offered(self, peer: Peer, frame: Frame, offer: m.Offer) -> None:
         """Bytes of a push lie in lent memory."""
         self._check_speaker(peer, offer.rank)
+        peer.packings.pop(offer.key, None)
         shard = self._keys.get(offer.key)
         lo, hi = offer.offset, offer.offset + offer.length
         if shard is None or not lo < hi <= shard.nbytes:
@@ -249,6 +262,17 @@ class Server:
             peer.targets[offer.key] = target
         self._shards.lend(r.key, r.rank, r.lo, r.hi, r.into, r.keep, source)
         self._complete(peer)
+
+    def _packed(self, peer: Peer, frame: Frame, packed: m.Packed, payload: memoryview) -> None:
+        """A frame of a push has come packed."""
+        self._check_speaker(peer, packed.rank)
+        self._packed_values.check()
+        header = wire.as_push(frame.header, packed)
+        wire.check(header, self._keys)
+        plain = self._packed_values.unpack(packed, payload)
+        peer.packings[packed.key] = packed.scheme
+        push = m.Push(packed.key, packed.step, packed.rank, packed.offset, packed.pull)
+        self._come(peer, Frame(header, push), plain)
 
     def _lent(self, peer: Peer, message: m.Lend) -> None:
         """Map a segment that the agent of this host lends, or forget it."""
@@ -293,6 +317,8 @@ class Server:
                 self._offered(peer, frame, message)
             case m.Lend():
                 self._lent(peer, message)
+            case m.Packed():
+                self._packed(peer, frame, message, payload)
             case m.Pull(key, step, rank):
                 peer.targets.pop(key, None)
                 self._check_speaker(peer, rank)
@@ -367,10 +393,13 @@ class Server:
 
     def _declared(self, peer: Peer, init: m.Init) -> None:
         self._check_speaker(peer, init.rank)
+        known = len(self._keys)
         try:
             key = self._keys.admit(init)
             self._shards.declare(key)
         except MezzoError as error:
+            if len(self._keys) > known:
+                self._keys.withdraw(len(self._keys))
             self._tell(peer, m.Refused(error.message[:4000], error.hint, rank=init.rank))
             return
         if not self._handle(self._declared_as(key, init.rank, peer.lane)):
@@ -528,6 +557,11 @@ class Server:
         if target is not None and i.hi > i.lo:
             target[i.lo : i.hi] = self._shards.view(i.key, i.step, i.lo, i.hi)
             self._tell(peer, m.Written(i.key, i.step, i.rank, i.lo, i.hi - i.lo))
+            return
+        packing = peer.packings.get(i.key) if i.step and peer.packings else None
+        if packing is not None and self._levels.between.sums and self._shards.optimizer is None:
+            for head, packet in self._packed_values.frames(i, packing, peer.answered):
+                peer.stream.send(wire.encode(head, len(packet)), packet)
             return
         for lo in range(i.lo, max(i.hi, i.lo + 1), wire.FRAME):
             part = self._shards.view(i.key, i.step, lo, min(i.hi, lo + wire.FRAME))

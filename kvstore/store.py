@@ -8,7 +8,7 @@ https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/kvstore/index.html).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
@@ -20,61 +20,17 @@ from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
 from .async_handle import AsyncHandle, Handle
+from .packing import Packings
 from .protocol.keys import OWN
 from .rows import Rows, RowSums, Sum, are_rows, check_rows, fill, rows_of
 from .rule import Rule, Updater, by_names
 from .states import Saved, read_states, write_states
+from .stats import Stats
+from .ticket import Ticket
 
 Key = str | int
 Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
 Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Counters of a store in this process. `inside` and `between` are bytes of level 1 (shared memory of a host, read
-    and written for others) and of level 2 (the wire, both directions); `staleness` counts the pulls by the number of
-    steps that they were behind."""
-
-    pushes: int = 0
-    pulls: int = 0
-    inside: int = 0
-    between: int = 0
-    staleness: Mapping[int, int] = field(default_factory=dict[int, int])
-
-
-class Ticket(Protocol):
-    """One operation in flight on a backend."""
-
-    def wait(self) -> Array:
-        """Return when it has ended, and raise what it failed with; messages of all keys are handled meanwhile.
-
-        Of a pull or a pushpull the value as a read-only array, which is valid until this worker's next push of the key;
-        of a push, which has ended when the value has been taken, the array of no elements.
-        """
-        ...
-
-    def then(self, call: Callable[[BaseException | None], None]) -> None:
-        """Call once with the error or None when it has ended, from whatever thread that is (or now)."""
-        ...
-
-
-class Ended:
-    """The ticket of an operation that ended at once."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Array) -> None:
-        self.value = value
-
-    def wait(self) -> Array:
-        return self.value
-
-    def then(self, call: Callable[[BaseException | None], None]) -> None:
-        call(None)
-
-
-ENDED = Ended(np.empty(0))
 
 
 class Backend(Protocol):
@@ -130,6 +86,14 @@ class Backend(Protocol):
 
     def set_updater(self, updater: Updater) -> None:
         """Let `updater` define each later push; refused where the value is in another process."""
+        ...
+
+    def set_compression(self, packings: Packings) -> None:
+        """Pack values of keys that are declared from now on, where they travel. Every worker calls it."""
+        ...
+
+    def drop_losses(self) -> None:
+        """Forget what packing has lost. Every worker calls it."""
         ...
 
     def barrier(self) -> None:
@@ -375,6 +339,17 @@ class KVStore:
         else:
             self._backend.set_updater(by_names(updater, self._names))
         self._steps = True
+
+    def set_compression(self, scheme: str | Mapping[str, int] | None) -> None:
+        """Pack the values (float32) of keys that are declared from now on where they travel between hosts, by a scheme
+        of `packing.py` or, by size, by several: `{"fp16": 64 << 10, "2bit": 1 << 20}` gives each the bytes from which
+        on it counts. Every worker calls it, with the same. Raises InputError."""
+        self._backend.set_compression(Packings.of(scheme))
+
+    def drop_losses(self) -> None:
+        """Forget what compression has lost so far, at a checkpoint: who resumes it has nothing of that either. Every
+        worker calls it, when what it pushed has ended."""
+        self._backend.drop_losses()
 
     def save_optimizer_states(self, path: str | PathLike[str]) -> None:
         """Write the optimizer and its states to a file (safetensors), which is replaced as a whole. Every worker calls

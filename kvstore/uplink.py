@@ -22,6 +22,7 @@ from .environment import BEHIND_SERVERS, TICK, Environment
 from .gate import enter
 from .gate import server as at
 from .loop import Loop
+from .packing import Packer, parse, unpacked
 from .protocol import client as c
 from .protocol import messages as m
 from .protocol.keys import Shard, slices
@@ -52,6 +53,7 @@ class Operation:
     done: Done
     lies: Lies | None = None  # the source, in a segment
     goes: Lies | None = None  # the target
+    packing: str = ""  # the scheme by which both travel
 
 
 class Uplink:
@@ -80,8 +82,11 @@ class Uplink:
         self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
         self._segments: dict[Hashable, int] = {}  # that are lent, by their numbers on the wire
         self._lends = 0  # segments so far
-        self._kept: dict[int, tuple[lent.Place, set[int]]] = {}  # open until these servers have answered
+        # Open until these servers have answered or, where servers may be started again, until it is forgotten.
+        self._kept: dict[int, tuple[lent.Place, set[int]]] = {}
         self._mapped: list[set[int]] = [set() for _ in servers]  # segments that a server has
+        self._packers: dict[tuple[int, str], Packer] = {}  # by server and key
+        self._era = 0  # how often what was lost was dropped
         self._offered: dict[tuple[int, str], tuple[int, int, int, int] | None] = {}  # how a push goes to a server
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
@@ -160,13 +165,19 @@ class Uplink:
         priority: int = 0,
         lies: Lies | None = None,
         goes: Lies | None = None,
+        packing: str = "",
     ) -> None:
         """Push the bytes of `source`, receive the value into `target`, or both; they may be one. `done` comes last.
-        `lies` and `goes` say where these are in segments that are lent."""
-        self._operations[name].append(
-            Operation(_NOTHING if source is None else source, _NOTHING if target is None else target, done, lies, goes)
-        )
-        self._handle(c.Start(name, source is not None, target is not None, priority))
+        `lies` and `goes` say where these are in segments that are lent, `packing` how they travel elsewhere."""
+        source = _NOTHING if source is None else source
+        target = _NOTHING if target is None else target
+        self._operations[name].append(Operation(source, target, done, lies, goes, packing))
+        self._handle(c.Start(name, source is not _NOTHING, target is not _NOTHING, priority))
+
+    def drop_losses(self) -> None:
+        """Add nothing of what packing has lost to what comes next. No push is under way."""
+        self._era += 1
+        self._packers.clear()
 
     # --- lent memory
 
@@ -185,6 +196,8 @@ class Uplink:
     def forget(self, segment: Hashable) -> None:
         """A segment is no longer in use."""
         number = self._segments.pop(segment, None)
+        if number in self._kept:
+            self._let_go(number)
         for server, mapped in enumerate(self._mapped):
             if number in mapped:
                 mapped.remove(number)
@@ -195,9 +208,24 @@ class Uplink:
         if number in self._kept:
             place, waiting = self._kept[number]
             waiting.discard(server)
-            if not waiting:
+            if not waiting and (not self._environment.grace or number not in self._segments.values()):
                 del self._kept[number]
                 lent.release(place)
+
+    def _let_go(self, number: int) -> None:
+        """A segment is forgotten: it is open until those who were asked have answered."""
+        place, waiting = self._kept[number]
+        if not waiting:
+            del self._kept[number]
+            lent.release(place)
+
+    def _lend_again(self, server: int) -> None:
+        """A server that was started again has nothing of what it was lent."""
+        stream = self._streams[server]
+        for number, (place, waiting) in self._kept.items():
+            if lent.near(stream) and number in self._segments.values() and server not in waiting:
+                waiting.add(server)
+                stream.send(wire.encode(m.Lend(number, self._rank, *place)))
 
     def _reached(self, server: int, message: m.Lend) -> None:
         self._settle(message.number, server)
@@ -309,12 +337,18 @@ class Uplink:
                 self._payload = _THERE
                 self._handle(c.Came(number, m.Value(key, step, rank, offset), length))
                 self._payload = None
+            case m.PackedValue(key, step, rank, offset, nbytes, scheme):
+                self.received += frame.header.length
+                self._payload = unpacked(scheme, payload, nbytes)
+                self._handle(c.Came(number, m.Value(key, step, rank, offset), nbytes))
+                self._payload = None
             case m.Lend():
                 self._reached(number, message)
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
                 self._mapped[number].clear()  # what was lent over a connection ends with it
+                self._lend_again(number)
                 self._handle(c.Connected(number, incarnation))
                 self._greeted.add(number)
                 for question in self._questions[number]:
@@ -395,12 +429,32 @@ class Uplink:
             key, step, rank, offset, pull = push
             stream.send(wire.encode(m.Offer(key, step, rank, offset, hi - lo, source, at, pull, target, to)), sent=left)
             return
+        operation = self._operations[name][0]
+        bytes_ = operation.source
+        if operation.packing and push.step and hi > lo:
+            self._transmit_packed(server, push, name, lo, hi)
+            return
         self.sent += hi - lo
-        bytes_ = self._operations[name][0].source
         for low in range(lo, max(hi, lo + 1), wire.FRAME):
             high = min(hi, low + wire.FRAME)
             head = wire.encode(push._replace(offset=push.offset + low - lo), high - low)
             stream.send(head, bytes_[low:high], sent=left if high == hi else None)
+
+    def _transmit_packed(self, server: int, push: m.Push, name: str, lo: int, hi: int) -> None:
+        """Send frames packed. What is packed is added to by what was lost before, on this connection's own account."""
+        operation, stream = self._operations[name][0], self._streams[server]
+        packer = self._packers.get((server, name))
+        if packer is None:
+            shard = self._client.parts(name)[server][1]
+            packer = self._packers[server, name] = Packer(parse(operation.packing), shard.nbytes)
+        key, step, rank, offset, pull = push
+        for low in range(lo, hi, wire.FRAME):
+            high, at = min(hi, low + wire.FRAME), offset + low - lo
+            packet = packer.packet(step, at, operation.source[low:high])
+            self.sent += len(packet)
+            head = m.Packed(key, step, rank, at, high - low, packer.scheme.text, pull, self._era)
+            left = self._left[server] if high == hi else None
+            stream.send(wire.encode(head, len(packet)), packet, sent=left)
 
     def _fail(self, error: MezzoError) -> None:
         if self.failure is not None:

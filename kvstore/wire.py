@@ -33,7 +33,7 @@ from ..ops.errors import InputError, WireError
 from .protocol import messages as m
 from .protocol.keys import Shard, element
 
-MAGIC, VERSION = b"MZKV", 3
+MAGIC, VERSION = b"MZKV", 4
 _LAYOUT = struct.Struct("<4sBBHiIqQQII")
 HEADER = _LAYOUT.size  # bytes
 MOST_METADATA = 64 << 10  # bytes
@@ -226,6 +226,13 @@ KINDS: dict[int, Kind] = dict(
                 },
             ),
             Kind(m.Written, _FRAME, {"length": _count}),
+            Kind(
+                m.Packed,
+                _FRAME,
+                {"nbytes": _int(1, FRAME), "scheme": _text(), "pull": _truth, "era": _count},
+                payload=True,
+            ),
+            Kind(m.PackedValue, _FRAME, {"nbytes": _int(1, FRAME), "scheme": _text()}, payload=True),
         ),
         1,
     )
@@ -358,6 +365,11 @@ def check(header: Header, known: Mapping[int, Shard]) -> None:
     itemsize = element(shard.dtype).itemsize
     if lo % itemsize or hi % itemsize:
         raise WireError(f"bytes {lo} to {hi} cut an element of {itemsize} bytes", where=where)
+
+
+def as_push(header: Header, packed: m.Packed) -> Header:
+    """The header that a packed push would have if it were none."""
+    return header._replace(kind=_PUSH, flags=_PULL * packed.pull, length=packed.nbytes, metadata=0)
 
 
 def _shard(header: Header, known: Mapping[int, Shard]) -> Shard:

@@ -174,7 +174,7 @@ def odd_place(rng: random.Random) -> lent.Place:
 
 
 FITTING = {
-    "server": (m.Init, m.Push, m.Push, m.Pull, m.SetOptimizer, m.States, m.Slices, m.Rows, m.Lend, m.Offer),
+    "server": (m.Init, m.Push, m.Push, m.Pull, m.SetOptimizer, m.States, m.Slices, m.Rows, m.Lend, m.Offer, m.Packed),
     "scheduler": (m.Hello, m.Barrier, m.Heartbeat, m.ServerStats),
 }
 
@@ -212,9 +212,18 @@ def message(rng: random.Random, rank: int, kind: str) -> tuple[m.Message, int]:
         (m.Lend(small(rng), rank, *(LENT if rng.random() < 0.7 else odd_place(rng))), 0),
         (m.Offer(key, step, rank, lo, length, small(rng), lo, rng.random() < 0.5, small(rng), lo), 0),
         (m.Written(key, step, rank, lo, length), 0),
+        (packed(rng, key, step, rank), rng.choice((2, 8, 8, 10, 504, 1000))),
     ]
     wanted = rng.choice(FITTING[kind]) if rng.random() < 0.85 else None
     return rng.choice([each for each in made if wanted is None or isinstance(each[0], wanted)])
+
+
+def packed(rng: random.Random, key: int, step: int, rank: int) -> m.Packed:
+    scheme = rng.choice(("fp16", "bf16", "2bit", "1bit", "topk", "topk 0.5", "powersgd 1", "powersgd 0", text(rng)))
+    nbytes = rng.choice((4, 16, 16, 4000, 3, wire.FRAME))
+    return m.Packed(
+        key, step, rank, rng.choice((0, 0, 0, 16, wire.FRAME)), nbytes, scheme, rng.random() < 0.5, small(rng)
+    )
 
 
 def mutated(rng: random.Random, data: bytearray) -> bytes:

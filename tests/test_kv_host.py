@@ -332,6 +332,8 @@ class Lifting:
 
     def forget(self, member: int, number: int) -> None: ...
 
+    def drop_losses(self) -> None: ...
+
     def counts(self) -> tuple[int, int]:
         return 0, 0
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mezzo.kvstore import kept
-from mezzo.kvstore.kept import Kept, MemoryFile
+from mezzo.kvstore.kept import PAGE, Kept, MemoryFile
 from mezzo.kvstore.kept_shards import KeptShards
 from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.protocol import serving as s
@@ -285,6 +285,61 @@ def test_defects_are_found(way: str, owner: Any, name: str, defect: Any, monkeyp
     monkeypatch.setattr(owner, name, defect)
     with pytest.raises(AssertionError):
         everywhere(monkeypatch, way)
+
+
+def sgd() -> tuple[UpdateRule, m.SetOptimizer]:
+    rule = UpdateRule(SGD(rate=0.5).to_dict())
+    scalars = flat(rule.data)
+    return rule, m.SetOptimizer(str(scalars.pop("kind")), scalars)
+
+
+def test_a_key_that_is_refused_has_no_number() -> None:
+    """For want of memory for the value or, with an optimizer, for its sum: the next key has the number that it has in
+    a server that is started again."""
+    memory = Memory()
+    server = Server(memory, Sequential())
+    server.shards.set_rule(*sgd())
+    budget = server.shards.budget
+    for room in (NBYTES, 2 * NBYTES):
+        budget.most = budget.taken + room
+        with pytest.raises(BudgetError):
+            server.declare("refused")
+        server.keys.withdraw(1)
+        assert (budget.taken, len(server.keys), list(server.shards)) == (0, 0, [])
+    budget.most = 1 << 20
+    assert server.declare("taken") == 1
+    again = Server(memory, Sequential())
+    assert {key: again.keys[key].name for key in again.shards} == {1: "taken"}
+    assert again.shards.budget.taken == budget.taken == 3 * NBYTES
+
+
+def test_changes_of_rows_are_within_the_budget() -> None:
+    """Rooms in which they are written down stay; they double, and a server that is started again counts them."""
+    memory = Memory()
+    server = Server(memory, Eventual())
+    key = server.declare("w")
+    server.shards.place(key, 0, 0, NBYTES, "value")[:] = bytes(NBYTES)
+    server.shards.given(key)
+    server.shards.set_rule(*sgd())
+    budget, sizes = server.shards.budget, list[int]()
+    for count in (1, 1, 2, 8, 8):
+        gradient = np.ones((count, SHAPE[1]), np.float32)
+        data = bytearray(np.arange(count, dtype=np.int64).tobytes() + gradient.tobytes())
+        before = budget.taken
+        server.shards.step_rows(key, data, 0, 0, len(sizes) + 1)
+        sizes.append(budget.taken - before)
+    assert sizes == [sizes[0], 0, 0, 0, 0]
+    assert sizes[0] == server.shards._kept.changes > 0
+    assert server.shards._kept.lacking([np.empty(PAGE)]) >= 8 * PAGE
+    assert server.shards._kept.lacking([np.empty(PAGE // 8)]) >= 2 * sizes[0]
+    again = Server(memory, Eventual())
+    assert again.shards.budget.taken == budget.taken
+    assert again.shards[key].value.array.tobytes() == server.shards[key].value.array.tobytes()
+    budget.most = budget.taken
+    wide = np.ones((8, SHAPE[1]), np.float32)
+    server.shards._kept._changes = None  # as if none was large enough
+    with pytest.raises(BudgetError, match="changed rows"):
+        server.shards.step_rows(key, bytearray(np.arange(8, dtype=np.int64).tobytes() + wide.tobytes()), 0, 0, 9)
 
 
 def test_a_file_without_a_name(tmp_path: Path) -> None:

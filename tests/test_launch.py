@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,37 @@ def test_servers_end_with_the_workers(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
     a, b = tmp_path / "a", tmp_path / "b"
     assert launch([member(MEETS, a, b, 5, role="server"), member(MEETS, b, a, 0)]) == 5
+
+
+RETURNS = """
+import os, signal, sys, time
+begun, ended, how = sys.argv[1:]
+if "MEZZO_INCARNATION" not in os.environ:
+    os.kill(os.getpid(), signal.SIGKILL)
+open(begun, "w").close()
+while not os.path.exists(ended):
+    time.sleep(0.01)
+time.sleep(0.3)
+sys.exit(1) if how == "fails" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["fails", "is killed"])
+def test_a_job_whose_workers_have_ended_well_is_over(
+    how: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A server that was started again finds nobody to join then, and may be killed once more: that costs nothing."""
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+
+    def job(scale: Scale) -> list[Member]:
+        server = replace(member(RETURNS, begun, ended, how, role="server"), kept=os.memfd_create("server"))
+        return [server, member(MEETS, ended, begun, 0)]
+
+    assert launch(job, restarts=2) == 0
+    said = capfd.readouterr().err
+    assert "server 0 ended by SIGKILL; it starts again with what it had; 1 more restart would follow" in said
+    assert "after all workers had ended well" in said
+    assert "all start again" not in said
 
 
 SAVES = """

@@ -17,7 +17,7 @@ BELOW: dict[str, set[str]] = {
     "ops": set(),
     "runtime": {"ops"},
     "nd": {"ops", "runtime"},
-    "sym": {"ops", "runtime", "nd"},
+    "sym": {"ops", "runtime", "nd", "importers"},
     "importers": {"ops", "runtime"},
     "exporters": {"ops", "runtime"},
     "kvstore": {"ops", "runtime", "nd"},

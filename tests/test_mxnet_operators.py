@@ -14,7 +14,7 @@ import pytest
 import mezzo as mz
 from mezzo.importers import mxnet
 
-from .mxnet.answers import PAGE
+from .mxnet.answers import PAGE  # with all cases
 from .mxnet.cases import CASES, symbol_of
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "mxnet-fixtures"

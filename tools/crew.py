@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import IO, Any
 
-from ..kvstore.environment import Role
+from ..kvstore.environment import INCARNATION, Role
 from ..ops.dataclasses import dataclass, field
 from .prefix import Printer
 
@@ -166,14 +166,15 @@ class Crew:
 
     def _ends_well(self, grace: float) -> Outcome:
         """End the job after all workers: the other processes end by themselves if the workers have met them, and are
-        asked to otherwise."""
-        until, made = monotonic() + min(grace, 3.0), Outcome(0)
+        asked to otherwise. Nobody needs them any more: who is ended by a signal, or was started again and finds nobody
+        to join, is no failure of the job, and no other failure begins it again."""
+        until, code = monotonic() + min(grace, 3.0), 0
         while self._running and (event := self._next(until)) is not None:
             if isinstance(event, Ended) and event.code:
-                self._printer.note(str(event))
-                made = made if made.code else Outcome(event.code, event)
+                self._printer.note(f"{event}, after all workers had ended well")
+                code = code or (0 if event.killed or INCARNATION in event.member.environment else event.code)
         self._end_all(grace)
-        return made
+        return Outcome(code)
 
     def _first(self, event: Ended) -> Ended | Asked:
         """Return the failure that came first, since other processes may notice one, and end, before the one that failed

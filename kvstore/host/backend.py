@@ -9,10 +9,12 @@ import numpy as np
 
 from ...ops.errors import InputError
 from ...ops.types import Array
+from ..packing import Packings
 from ..rows import Rows, Sum, whole_of
 from ..rule import Updater
 from ..states import Saved, check_states
-from ..store import ENDED, Stats, Ticket
+from ..stats import Stats
+from ..ticket import ENDED, Ticket
 from ..updater import UpdateRule, flat
 from .group import Group
 from .optimizers import gather, take_rule
@@ -32,7 +34,8 @@ class HostStore:
         self._pushes = self._pulls = 0
 
     def init(self, key: str, value: Array) -> None:
-        self._values[key] = self.group.declare(key, np.asarray(value, order="C"))
+        array = np.asarray(value, order="C")
+        self._values[key] = self.group.declare(key, array, self._packing(key, array))
 
     def push(self, key: str, values: Sequence[Array], priority: int) -> ValueOperation:
         self._pushes += 1
@@ -85,6 +88,16 @@ class HostStore:
             hint=f"write it as expressions: @mezzo.kv.rule def {name}(e, stored, received): return ...; or use "
             "set_optimizer, or a local store",
         )
+
+    def set_compression(self, packings: Packings) -> None:
+        """Within a host nothing travels."""
+        self._agree("set_compression", dict(packings.least))
+
+    def drop_losses(self) -> None:
+        """There are none."""
+
+    def _packing(self, key: str, value: Array) -> str:
+        return ""
 
     def barrier(self) -> None:
         self.group.barrier()

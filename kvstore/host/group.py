@@ -97,12 +97,14 @@ class Group(Waiting):
 
     # -- keys
 
-    def declare(self, name: str, value: Array) -> HostValue:
+    def declare(self, name: str, value: Array, packing: str = "") -> HostValue:
         """Declare a key; every member does. The value of member 0 counts, and the others wait for that member alone.
+        `packing` is the scheme of the level above.
 
         Raises ShapeError where this member's shape or element type differs from member 0's.
         """
         said = {"is": "declare", "name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
+        said["packing"] = packing
         with self._lock:
             self._check()
             if self.me == 0:
@@ -138,6 +140,7 @@ class Group(Waiting):
         array, above = segment.array(0, shape, dtype), self._above
         lifter = -1 if above is None else above.lifter(said["number"], array.nbytes)
         made = self._make(said["number"], said["name"], array, segment, lifter)
+        made.packing = said["packing"]
         self._machine.declare(made.number, made.reducers, lifter)
         self._values[made.number] = self._by_name[made.name] = made
         if above is not None and lifter == self.me:
@@ -165,6 +168,15 @@ class Group(Waiting):
             self._until(lambda: bool(said.get(self.members)), lambda: ("the agent's counts", ()))
             sent, received = said[self.members].popleft()
         return sent, received
+
+    def drop_losses(self) -> None:
+        """Forget what was lost on the way to the level above, where no operation is under way: every member does."""
+        with self._lock:
+            self._check()
+            if self._above is not None:
+                self._above.drop_losses()
+                if self.me == 0:
+                    self.mesh.note((self.members,), {"is": "drop losses"})  # the agent, if there is one
 
     def _declared(self, value: HostValue, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
@@ -459,6 +471,9 @@ class Group(Waiting):
             assert self._above is not None
             counted = {"is": "together", "name": COUNTED, "body": self._above.counts()}
             self.mesh.note((member,), counted)
+        elif what == "drop losses":
+            assert self._above is not None
+            self._above.drop_losses()
         elif what == "ready":
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]

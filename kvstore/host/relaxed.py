@@ -24,7 +24,8 @@ from ..protocol.consistency import Consistency
 from ..protocol.keys import element
 from ..rows import Rows, Sum
 from ..states import Saved
-from ..store import Stats, Ticket
+from ..stats import Stats
+from ..ticket import Ticket
 from ..updater import UpdateRule
 from . import memory
 from .backend import HostStore

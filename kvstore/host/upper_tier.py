@@ -50,6 +50,10 @@ class UpperTier(Protocol):
         """A segment of a member is no longer in use."""
         ...
 
+    def drop_losses(self) -> None:
+        """Forget what the schemes of values have lost. No operation is under way."""
+        ...
+
     def counts(self) -> tuple[int, int]:
         """Bytes of values that were sent and received."""
         ...

@@ -78,6 +78,7 @@ class HostValue:
         self.error: MezzoError | None = None
         self.states: dict[str, Array] = {}  # of the part
         self.updates = 0
+        self.packing = ""  # the scheme by which it travels at the level above
         self.own = name.startswith(OWN)  # of the store: its rounds are sums, and no optimizer steps it
 
     def _range(self, me: int) -> tuple[int, int]:

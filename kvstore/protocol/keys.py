@@ -124,6 +124,15 @@ class Keys(Mapping[int, Shard]):
         self._ids[init.name] = len(self._shards)
         return len(self._shards)
 
+    def withdraw(self, key: int) -> None:
+        """Forget the newest key, for which there is no memory: the next one has its number, as it has in a server that
+        is started again and never heard of this one."""
+        assert key == len(self._shards)
+        shard = self._shards.pop()
+        self._first.pop()
+        del self._ids[shard.name]
+        self.nbytes -= shard.nbytes
+
     def first(self, key: int) -> int:
         """The rank that has declared a key first."""
         return self._first[key - 1]

@@ -94,6 +94,33 @@ class Push(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """A push of the `nbytes` bytes from `offset` on, whose payload is packed by a scheme of `packing.py`. The value is
+    packed likewise, if it is the sum of all pushes. In a greater `era` than before nothing is kept of what was lost."""
+
+    key: int
+    step: int
+    rank: int
+    offset: int
+    nbytes: int
+    scheme: str
+    pull: bool = True
+    era: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PackedValue:
+    """A `Value` of the `nbytes` bytes from `offset` on, whose payload is packed."""
+
+    key: int
+    step: int
+    rank: int
+    offset: int
+    nbytes: int
+    scheme: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """Asks for the value as of this rank's push `step` (or NEWEST)."""
 
@@ -275,6 +302,8 @@ Message = (
     | Lend
     | Offer
     | Written
+    | Packed
+    | PackedValue
     | Barrier
     | ServerStats
     | Refused

@@ -53,7 +53,18 @@ def _at_exit(engine: Engine) -> None:
     try:
         engine.close(PATIENCE)
     except Exception as error:
+        if error in _causes(getattr(sys, "last_value", None)):
+            return  # it has ended the script, and was printed
         print("mezzo: an error that nobody waited for\n", *format_exception(error), sep="", file=sys.stderr)
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    """An error and those behind it."""
+    made = list[BaseException]()
+    while error is not None and error not in made:
+        made.append(error)
+        error = error.__cause__ or error.__context__
+    return made
 
 
 def _forked() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 RESOURCES = ("compute", "copy", "io", "network")
 PENDING, READY, RUNNING, ENDED = range(4)
+_TOLD = "_mezzo_told"  # attribute of an error that has been reported
 OURS = f"{Path(__file__).parents[2]}"  # code below is ours: the line that a user wrote is the one above it
 
 
@@ -38,12 +39,22 @@ def current() -> Workload | None:
 
 
 class Failure:
-    """An error and its origin; `told` once it has been reported."""
+    """An error and its origin; `told` once it has been reported, of this workload or of another that has the same one:
+    all that wait for a process that is gone have one error."""
 
-    __slots__ = ("error", "told", "traceback")
+    __slots__ = ("error", "traceback")
 
     def __init__(self, error: BaseException) -> None:
-        self.error, self.traceback, self.told = error, error.__traceback__, False
+        self.error, self.traceback = error, error.__traceback__
+
+    @property
+    def told(self) -> bool:
+        return getattr(self.error, _TOLD, False)
+
+    def tell(self) -> BaseException:
+        """The error, which is reported by this."""
+        setattr(self.error, _TOLD, True)
+        return self.error
 
     @property
     def interrupts(self) -> bool:
@@ -52,8 +63,7 @@ class Failure:
 
     def throw(self) -> None:
         """Raise it as it was raised first: a traceback would grow with each time."""
-        self.told = True
-        raise self.error.with_traceback(self.traceback)
+        raise self.tell().with_traceback(self.traceback)
 
 
 class Variable:
@@ -210,8 +220,7 @@ class Workload:
         failure = self._failure
         if failure is None or self._state != ENDED:
             return None
-        failure.told = True
-        return failure.error
+        return failure.tell()
 
     def wait(self, deadline: float | None = None) -> None:
         """Wait until the workload has ended. Raises its error, or DeadlineError after `deadline` seconds."""

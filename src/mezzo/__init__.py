@@ -7,9 +7,9 @@
 (3, 10)
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`, `models`), `data`,
-training (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the
-KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate`, `onnxruntime` and
-`as_onnxruntime` are imported when they are first used.
+training (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `lora`, `merge_lora`, `amp`,
+`quantize`), the KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate`,
+`onnxruntime` and `as_onnxruntime` are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -90,8 +90,10 @@ __all__ = [
     "grad",
     "kv",
     "load",
+    "lora",
     "loss",
     "memory",
+    "merge_lora",
     "metrics",
     "models",
     "mxnet",

@@ -87,6 +87,7 @@ class WatchedUplink(Uplink):
         priority: int = 0,
         lies: Lies | None = None,
         goes: Lies | None = None,
+        packing: str = "",
     ) -> None:
         def ended(error: MezzoError | None) -> None:
             self._calls[name].popleft()
@@ -94,7 +95,7 @@ class WatchedUplink(Uplink):
             done(error)
 
         self._calls[name].append((source is not None, target is not None, priority))
-        super().start(name, source, target, ended, priority, lies, goes)
+        super().start(name, source, target, ended, priority, lies, goes, packing)
 
     def lost(self, stream: Any, reason: str) -> None:
         number = self._numbers[stream]

@@ -1,0 +1,149 @@
+"""Compression where the link is slow: one push and pull of 64 MB, and trainings, by scheme.
+
+`time` has a worker and a server in two network namespaces, whose link lets 100 Mbit/s through each way (tbf of tc): one
+push and pull of a key of 64 MB, packed in both directions. The figure is the median over the rounds, in seconds, the
+peer `plain` the same without compression, and the floor the bytes of one direction over the rate. It has to be root.
+
+`digits` trains a network of 64, 256 and 10 units on 270 of the 360 digits of `mezzo.models.digits` and asks for the
+other 90, by two workers on two hosts and a server, over 5 seeds, each of which draws another split: the figure is the
+mean accuracy in percent, and a note has the last loss and the bytes on the wire. Everything is packed, small keys too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rows import Row, arguments, machine, show, users_environment
+
+WORKER = Path(__file__).parent / "peers" / "packing_worker.py"
+SCHEMES = ["", "fp16", "bf16", "2bit", "1bit", "topk 0.01", "powersgd 4"]
+RATE, SERVERS, WORKERS = "100mbit", "10.77.0.1", "10.77.0.2"
+BAR = ("2bit", 8.0)
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+@contextmanager
+def link() -> Iterator[tuple[str, str]]:
+    """Two namespaces with a slow link between them."""
+    names = [f"mezzo{os.getpid()}{side}" for side in "ab"]
+    try:
+        for name in names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "link", "add", "veth0", "netns", names[0], "type", "veth", "peer", "name", "veth0", "netns", names[1])
+        for name, address in zip(names, (SERVERS, WORKERS), strict=True):
+            run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
+            run("ip", "-n", name, "link", "set", "veth0", "up")
+        yield names[0], names[1]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+
+def slow(name: str) -> None:
+    """The link lets less through from this end, from now on: not while keys are declared."""
+    limit = ("tbf", "rate", RATE, "burst", "64kb", "latency", "100ms")
+    run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "veth0", "root", *limit)
+
+
+def job(names: tuple[str, str], how: str, count: int) -> dict[str, Any]:
+    """What rank 0 says of a job of a worker and a server at the ends of the link."""
+    given = {
+        **users_environment(),
+        "DMLC_PS_ROOT_URI": SERVERS,
+        "DMLC_PS_ROOT_PORT": "9191",
+        "DMLC_NUM_WORKER": "1",
+        "DMLC_NUM_SERVER": "1",
+        "MEZZO_JOB_KEY": secrets.token_hex(16),
+        "OMP_NUM_THREADS": "1",
+    }
+    serving = [sys.executable, "-m", "mezzo.kvstore.role"]
+    there, here = (["ip", "netns", "exec", name] for name in names)
+    others = [
+        subprocess.Popen([*there, *serving], env={**given, "DMLC_ROLE": role, "MEZZO_HOST": "s", "MEZZO_BIND": SERVERS})
+        for role in ("scheduler", "server")
+    ]
+    try:
+        own = {**given, "DMLC_ROLE": "worker", "MEZZO_HOST": "w", "MEZZO_BIND": WORKERS}
+        command = [*here, sys.executable, str(WORKER), how, json.dumps(SCHEMES), str(count)]
+        with subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            if worker.stdout.readline() == "ready\n":
+                for name in names:
+                    slow(name)
+            said: dict[str, Any] = json.loads(worker.communicate("go\n")[0])
+        return said
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+
+
+def times(rounds: int) -> tuple[list[Row], list[str]]:
+    with link() as names:
+        said = job(names, "time", rounds)
+    median = {scheme: statistics.median(taken) for scheme, taken in said["times"].items()}
+    rows, notes = [], []
+    for scheme in SCHEMES:
+        wire = said["wire"][scheme]
+        peers = {"plain": median[""]} if scheme else {}
+        rows.append(Row(f"time/{scheme or 'plain'}", "s", median[scheme], peers, wire / 2 * 8 / 100e6))
+        ratio = statistics.median(a / b for a, b in zip(said["times"][""], said["times"][scheme], strict=True))
+        bar = f"; at least {BAR[1]:g}: {'met' if ratio >= BAR[1] * 0.98 else 'missed'}" if scheme == BAR[0] else ""
+        notes.append(f"time/{scheme or 'plain'}: {wire / 1e6:.2f} MB on the wire, {ratio:.1f} x less time{bar}")
+    return rows, notes
+
+
+def digits(seeds: int) -> tuple[list[Row], list[str]]:
+    mezzo = [sys.executable, "-m", "mezzo", "launch", "-n", "2", "-s", "1", "--hosts", "2"]
+    command = [*mezzo, str(WORKER), "digits", json.dumps(SCHEMES), str(seeds)]
+    said = subprocess.run(command, env=users_environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = json.loads(said[said.index("{") :])
+    rows, notes = [], []
+    plain = statistics.mean(found[""]["accuracy"])
+    for scheme in SCHEMES:
+        mean = {name: statistics.mean(values) for name, values in found[scheme].items()}
+        peers = {"plain": 100 * plain} if scheme else {}
+        rows.append(Row(f"digits/{scheme or 'plain'}", "%", 100 * mean["accuracy"], peers))
+        near = abs(mean["accuracy"] - plain) <= 0.005
+        notes.append(
+            f"digits/{scheme or 'plain'}: loss {mean['loss']:.4f}, {mean['wire'] / 1e6:.2f} MB; within 0.5 %: {near}"
+        )
+    return rows, notes
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", choices=["time", "digits", "all"], default="all")
+
+
+def main() -> None:
+    args = arguments(__doc__, options)
+    rows: list[Row] = []
+    notes: list[str] = []
+    if args.rows != "digits":
+        if os.geteuid() or not all(map(shutil.which, ("ip", "tc"))):
+            sys.exit("packing: rows `time` need root, and ip and tc (Debian: iproute2)")
+        more, said = times(2 if args.quick else 15)
+        rows, notes = rows + more, notes + said
+    if args.rows != "time":
+        more, said = digits(1 if args.quick else 5)
+        rows, notes = rows + more, notes + said
+    show(rows, args, [*notes, machine(), f"{os.cpu_count()} processors"])
+
+
+if __name__ == "__main__":
+    main()
