@@ -39,7 +39,7 @@ PAGES = [
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 WORDS_OF_A_DECISION = 400  # as `wc -w` counts; figures and attempts are in bench/notes/
-LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")]
+LINKED = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")]
 
 
 @pytest.fixture
