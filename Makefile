@@ -11,6 +11,9 @@ DONE   := $(VENV)/done
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST  = $(BIN)/pytest -n auto --dist worksteal
 
+# Processes of tests import the package by the thousand: each module is compiled once, whatever the machine is set to.
+export PYTHONDONTWRITEBYTECODE :=
+
 PACKAGE := $(DONE)/package
 TEST    := $(DONE)/test
 CHECK   := $(DONE)/check

@@ -24,7 +24,8 @@ from mezzo.ops import DType, Tensor
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adagrad, Adam, Optimizer
-from mezzo.train.step import Step, training_step
+from mezzo.train.building import Step
+from mezzo.train.step import training_step
 
 WORDS, WIDTH, BATCH, NEGATIVE = 50_000, 64, 100, 5
 # What it is called, our optimizer by rows and whole, PyTorch's name of it.

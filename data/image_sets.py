@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from .images import ENDINGS, Size, Source, decode, pixels
 from .records import RecordFile
 
 Transform = Callable[..., Any] | None
+Labels = Literal["int", "float"]
 
 
 class Images(Dataset):
@@ -72,33 +74,58 @@ class ImageFolderDataset(Images):
 
 
 class ImageListDataset(Images):
-    """The images of a `.lst` list (MXNet's im2rec): lines of number, labels and path, with tabs between."""
+    """The images of a `.lst` list (MXNet's im2rec): lines of number, labels and path, with tabs between.
+
+    A single label is an integer if all of them are whole numbers, else float32; `labels` says which ("int", "float")
+    whatever they are. Several are a float32 array.
+    """
 
     def __init__(
-        self, path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, channels: int = 3, **how: Any
+        self,
+        path: str | os.PathLike[str],
+        root: str | os.PathLike[str] | None = None,
+        channels: int = 3,
+        *,
+        labels: Labels | None = None,
+        **how: Any,
     ) -> None:
         super().__init__(channels, **how)
         self.path = Path(path)
         self.items = list_items(self.path, Path(root) if root is not None else self.path.parent)
+        whole, single = checked(labels), [labels[0] for _, labels, _ in self.items if len(labels) == 1]
+        self._whole = all(map(float.is_integer, single)) if whole is None else whole
 
     def __len__(self) -> int:
         return len(self.items)
 
     def source(self, number: int) -> tuple[Source, Any]:
         _, labels, path = self.items[number]
-        return path, plain_label(labels)
+        return path, plain_label(labels, self._whole, self.name(number))
 
     def name(self, number: int) -> str:
         return str(self.items[number][2])
 
 
 class ImageRecordDataset(Images):
-    """The images of a packed record file (see RecordFile). A label is an integer where it is a whole number, and an
-    array where there are several."""
+    """The images of a packed record file (see RecordFile).
 
-    def __init__(self, filename: str | os.PathLike[str], channels: int = 3, *, check: bool = True, **how: Any) -> None:
+    A single label is an integer if that of the first record is a whole number, else float32; `labels` says which
+    ("int", "float") whatever it is, and one that is not whole among integers is an InputError. Several are a float32
+    array.
+    """
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        channels: int = 3,
+        *,
+        check: bool = True,
+        labels: Labels | None = None,
+        **how: Any,
+    ) -> None:
         super().__init__(channels, **how)
         self.records = RecordFile(filename, check=check)
+        self._whole = checked(labels)
         names = self.records.path.with_suffix(".classes")
         if names.is_file():
             self.classes = tuple(names.read_text("utf8").splitlines())
@@ -107,13 +134,27 @@ class ImageRecordDataset(Images):
         return len(self.records)
 
     def source(self, number: int) -> tuple[Source, Any]:
+        label, content = self._read(number)
+        if self._whole is None:
+            self._whole = self._begins_whole()
+        return content, plain_label(label, self._whole, self.name(number))
+
+    def _begins_whole(self) -> bool:
+        """True if the first record that can be read has one label, a whole number."""
+        for number in range(len(self)):
+            with suppress(InputError):
+                label, _ = self._read(number)
+                return len(label) == 1 and float(label[0]).is_integer()
+        return False
+
+    def _read(self, number: int) -> tuple[Array, Source]:
+        """The labels and the bytes of a record's image."""
         try:
             header, content = unpack(self.records[number])
         except InputError as error:
             error.where = error.where if "record" in error.where else self.name(number)
             raise
-        label = np.atleast_1d(np.asarray(header.label, np.float32))
-        return content, plain_label(label)
+        return np.atleast_1d(np.asarray(header.label, np.float32)), content
 
     def name(self, number: int) -> str:
         return self.records.name(number)
@@ -135,12 +176,28 @@ class RecordFileDataset(Dataset):
         return self.records.name(number)
 
 
-def plain_label(labels: Any) -> Any:
-    """A whole number as int, another one as float, several as float32 array."""
+def checked(labels: Labels | None) -> bool | None:
+    """Return True if single labels are integers, None if they say so themselves. Raises InputError for other words."""
+    if labels not in (None, "int", "float"):
+        raise InputError(f"labels={labels!r}", where="labels", hint="'int' or 'float'")
+    return None if labels is None else labels == "int"
+
+
+def plain_label(labels: Any, whole: bool, where: str) -> Any:
+    """A label as an integer or float32, several as a float32 array; so the batches of a dataset have one element type.
+
+    Raises InputError for a fraction among integers.
+    """
     if len(labels) != 1:
         return np.asarray(labels, np.float32)
-    one = float(labels[0])
-    return int(one) if one.is_integer() else one
+    label = float(labels[0])
+    if not whole:
+        return np.float32(label)
+    if not label.is_integer():
+        raise InputError(
+            f"the label {label:g} is no whole number, as the first one is", where=where, hint="labels='float' takes all"
+        )
+    return int(label)
 
 
 def folder_items(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:

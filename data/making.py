@@ -98,8 +98,9 @@ def told(error: BaseException) -> str:
 def bad_sample(name: str, error: BaseException | str) -> BadSample:
     """The error of a sample that cannot be made."""
     why = error if isinstance(error, str) else told(error)
+    hint = getattr(error, "hint", "") or "mend or remove it"
     made = BadSample(
-        f"the sample cannot be made: {why}", where=name, hint='mend or remove it; bad="skip" leaves such samples out'
+        f"the sample cannot be made: {why}", where=name, hint=f'{hint}; bad="skip" leaves such samples out'
     )
     made.name = name
     return made

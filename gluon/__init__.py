@@ -10,6 +10,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+__all__ = [
+    "Block", "GraphBroken", "HybridBlock", "Parameter", "SymbolBlock", "Trainer", "data", "fit", "initializer", "loss",
+    "nn", "quantize", "rnn", "symbols",
+]  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
     """Parts that are imported when they are first used (PEP 562)."""
@@ -55,3 +60,7 @@ def __getattr__(name: str) -> Any:
 
             return quantize
     raise AttributeError(f"module 'mezzo.gluon' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

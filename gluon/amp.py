@@ -26,7 +26,7 @@ from ..nd.array import Array
 from ..ops.errors import InputError
 from ..train import amp
 from ..train.amp import Policy, mixed, policy_named
-from ..train.step import Scaling
+from ..train.building import Scaling
 from .trainer import Trainer
 
 __all__ = ["LOW", "RECURRENT", "WIDE", "Policy", "Scaling", "mixed", "policy_named", "scale_loss"]

@@ -22,8 +22,9 @@ from ..runtime import optimizer as optimizers
 from ..runtime.optimizer import Group, Optimizer, schedule
 from ..runtime.optimizer.schedule import Schedule
 from ..train.agree import agree, code
+from ..train.building import COUNT, SCALE, Scaling, Shared, Step
 from ..train.exchange import COMPARED, prefix_of_next
-from ..train.step import COUNT, SCALE, Scaling, Shared, Step, ids_of, update_graph
+from ..train.step import ids_of, update_graph
 from .parameter import Parameter
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from .store import KVStore
 
 LOCAL = ("local", "device")
 # Kind -> how its workers follow each other, unless `consistency` says otherwise.
-DIST = {"dist_sync": "sequential", "dist_device_sync": "sequential", "dist_async": "eventual"}
+DIST = {"dist_sync": "sequential", "dist_device_sync": "sequential", "dist_async": "eventual", "nccl": "sequential"}
 KINDS = (*LOCAL, *DIST)
 CONSISTENCIES = ("sequential", "bounded", "eventual")
 
@@ -34,6 +34,7 @@ def create(
     | `local`, `device` | this process | sums over the devices of this process |
     | `dist_sync`, `dist_device_sync` | those of the job | sums over all workers, in the order of their ranks |
     | `dist_async` | those of the job | counts by itself, when it has arrived |
+    | `nccl` | those of the job, each with a GPU | as `dist_sync`; a Trainer's gradients travel from GPU to GPU |
 
     `consistency` is `sequential` (a round is the set of all workers; the same numbers in every run), `bounded` (nobody
     is more than `staleness` pushes of a key ahead of the slowest) or `eventual` (nobody waits for anybody); a pair says
@@ -52,7 +53,7 @@ def create(
     >>> create("dist_sinc")
     Traceback (most recent call last):
     mezzo.ops.errors.InputError: kv.create: there is no kind 'dist_sinc'
-      hint: did you mean 'dist_sync'? There are local, device, dist_sync, dist_device_sync, dist_async
+      hint: did you mean 'dist_sync'? There are local, device, dist_sync, dist_device_sync, dist_async, nccl
     """
     store = _created(kind, consistency, staleness, deadline)
     if switch("MEZZO_KV_VERBOSE") == "1":

@@ -15,11 +15,17 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = ["count", "get", "list", "model"]
+
 
 def __getattr__(name: str) -> Any:
     """Names that need blocks, imported when they are first used (PEP 562)."""
-    if name in ("list", "get", "count", "model"):
+    if name in __all__:
         from .zoo import registry
 
         return getattr(registry, {"list": "names"}.get(name, name))
     raise AttributeError(f"module 'mezzo.models' has no attribute {name!r}")
+
+
+def __dir__() -> Any:
+    return __all__

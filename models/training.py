@@ -18,11 +18,12 @@ from ..runtime.ir.infer import infer
 from ..runtime.ir.typed import TypedBuilder
 from ..runtime.optimizer import SGD, Adam, Optimizer
 from ..runtime.passes import modes
+from ..train.building import Step
 from ..train.head import logits_of
 from ..train.judged import TARGET
 from ..train.learning import weights as learnable
 from ..train.loss import LOSSES
-from ..train.step import Step, training_step
+from ..train.step import training_step
 from ..train.trainer import Trainer
 from .convnets import Weights, alexnet_owt, googlenet, mlp, no_weights, resnet18, vgg
 from .transformer import classifier

@@ -71,7 +71,8 @@ class Context:
     `xp` is the array module (NumPy or CuPy); `wanted` says which outputs the node uses; `run(body, *args)` runs a
     subgraph and returns its outputs, which stay valid until the second-next call; `key` holds the random key;
     `numpy_random` asks for NumPy's own stream where a node has a seed. `check()` raises where the run is to end: a loop
-    of Python that may be long calls it now and then. `room` is how many bytes a loop may collect.
+    of Python that may be long calls it now and then. `room` is how many bytes a loop may collect. `scores` replaces a
+    forest's walk (ops/ml/forest.py), where a kernel has a faster one.
     """
 
     xp: Any = np
@@ -81,6 +82,7 @@ class Context:
     numpy_random: bool = False
     check: Callable[[], None] = _never
     room: int = 1 << 62
+    scores: Callable[..., tuple[Array, Array]] | None = None
 
     def each(self, values: Iterable[T], often: int = 1024) -> Iterator[T]:
         """The values, with a look at the clock before one of so many."""
@@ -213,7 +215,9 @@ class Op:
     reference, `written_out` is True where its parts have better kernels than the whole. `weights` says which dims it
     asks of trained parameters (see ops/core/weights.py), `complex_numbers` what it makes of complex numbers. `neutral`
     is the element that changes no result of a reduction (of a mean: of its sum). `partial` is True where an elementwise
-    operator fails for some whole numbers.
+    operator fails for some whole numbers. `rowwise` is True where each row along the last axis of all results follows
+    from the same row of the first input, and of those others that have its leading dims. `appends` are pairs of an
+    input and an output that is its first rows with more behind them, in whose place it may lie.
     """
 
     name: str
@@ -244,6 +248,8 @@ class Op:
     complex_numbers: ComplexNumbers = ""
     neutral: float | None = None
     partial: bool = False
+    rowwise: bool = False
+    appends: tuple[tuple[int, int], ...] = ()
 
     @property
     def elementwise(self) -> bool:

@@ -67,4 +67,6 @@ class Traits(TypedDict, total=False):
     weights: WeightsRule
     neutral: float
     partial: bool
+    rowwise: bool
+    appends: tuple[tuple[int, int], ...]
     complex_numbers: ComplexNumbers

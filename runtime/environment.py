@@ -16,6 +16,7 @@ SWITCHES = {
     "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
     "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",
     "MEZZO_GPU_CHECK": "1 to wait for each step on a GPU, so that a fault is told of the step that has it",
+    "MEZZO_MACHINE_CODE": "'off' to run without machine code of our own",
     "MEZZO_ONEDNN": "'off' to run without oneDNN, or the path of a library to take instead",
     # of a job, read by kvstore/environment.py
     "MEZZO_BIND": "the address at which a process of a job listens",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..ops.dataclasses import dataclass
 from .backends.cuda.present import gpus, libraries
+from .backends.machine.blobs import loaded
 from .backends.onednn.library import find, library
 
 
@@ -38,12 +39,17 @@ class Features(dict[str, Feature]):
 
 
 def _features() -> list[Feature]:
-    onednn, devices = library(), gpus()
+    onednn, devices, code = library(), gpus(), loaded()
     features = [
         Feature("CPU", True, "NumPy"),
         Feature("ONEDNN", onednn is not None, str(onednn or find())),
         Feature(
             "BF16", onednn is not None and onednn.bf16, "bfloat16 products of oneDNN" if onednn else "needs oneDNN"
+        ),
+        Feature(
+            "MACHINE_CODE",
+            not isinstance(code, str),
+            code if isinstance(code, str) else f"kernels for {code.tier.name}",
         ),
         Feature("CUDA", devices[0][1] == "on", "; ".join(why for _, _, why in devices)),
     ]

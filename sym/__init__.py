@@ -26,6 +26,7 @@ from .symbol import Symbol
 from .text import load, load_json
 
 var = Variable
+fromjson = load_json  # MXNet's name
 methods.attach()
 
 
@@ -43,6 +44,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Arrays", "Executor", "Group", "Memory", "Symbol", "Variable", "cond", "foreach", "load", "load_json", "operator",
-    "var", "while_loop",
+    "Arrays", "Executor", "Group", "Memory", "Symbol", "Variable", "cond", "foreach", "fromjson", "load", "load_json",
+    "operator", "var", "while_loop",
 ]  # fmt: skip

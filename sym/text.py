@@ -78,11 +78,16 @@ AGAIN = "the file is damaged, or of another version: save the symbol again"
 
 
 def load_json(text: str) -> Symbol:
-    """The symbol that `Symbol.tojson` has written. Raises ModelError, with what is wrong, for anything else."""
+    """The symbol that `Symbol.tojson` has written, or that MXNet's JSON holds. Raises ModelError, with what is wrong,
+    for anything else."""
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"this is no JSON: {error}", where="load_json", hint=AGAIN) from error
+    if isinstance(whole, dict) and "format" not in whole and "nodes" in whole and "heads" in whole:
+        from .mxnet import from_json  # with the first of MXNet's files
+
+        return from_json(text)
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ModelError("this is no symbol of Mezzo", where="load_json", hint="models are read by mz.load")
     if whole.get("version") != VERSION:
@@ -96,7 +101,7 @@ def load_json(text: str) -> Symbol:
 
 
 def load(path: str | os.PathLike[str]) -> Symbol:
-    """Read a file that `Symbol.save` has written. Raises ModelError where it cannot be read."""
+    """Read a file that `Symbol.save` has written, or one of MXNet's. Raises ModelError where it cannot be read."""
     try:
         text = Path(path).read_text("utf8")
     except (OSError, UnicodeDecodeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,10 @@ class Using:
 @pytest.fixture(params=MODES, name="mode")
 def every_mode(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every mode in turn."""
-    with Using(request.param):
+    with Using(request.param) as engine:
         yield request.param
+    with suppress(Exception):  # of workloads that the test let fail
+        engine.close()
 
 
 def line_after(text: str) -> str:

@@ -10,11 +10,11 @@ import pytest
 
 from mezzo.ops.errors import ExecutionError
 from mezzo.ops.types import f32
+from mezzo.runtime.backends.machine.routines import Routine, row
 from mezzo.runtime.backends.onednn.batches import MOST_HELD, Batch, batched, is_native
 from mezzo.runtime.backends.onednn.invalid import Look, LookAtAll
 from mezzo.runtime.backends.onednn.kernel import Calls
 from mezzo.runtime.backends.onednn.library import library
-from mezzo.runtime.backends.onednn.machine_code import Routine, row
 from mezzo.runtime.compile.kernel import answered
 from mezzo.runtime.execution.alarm import muted, readable
 from mezzo.runtime.execution.session import Session

@@ -131,6 +131,29 @@ def test_folders_lists_and_packed_data(tmp_path: Path) -> None:
     assert np.array_equal(both[2][0], listed[0][0])
 
 
+def test_labels_of_a_dataset_have_one_element_type(tmp_path: Path) -> None:
+    """Whatever numbers a batch happens to have."""
+    picture(tmp_path / "a.png", np.zeros((2, 2, 3), np.uint8))
+
+    def listed(*labels: float) -> tuple[Path, Path]:
+        lines = tmp_path / "l.lst", tmp_path / "l.rec"
+        lines[0].write_text("".join(f"{i}\t{label}\ta.png\n" for i, label in enumerate(labels)))
+        mz.data.pack_images(lines[0], lines[1], root=tmp_path, shuffle=False, workers=0)
+        return lines
+
+    names = listed(0.5, 2, 3)
+    for data in (mz.data.ImageListDataset(names[0]), mz.data.ImageRecordDataset(names[1])):
+        assert [label.dtype for _, label in mz.data.DataLoader(data, 1)] == [np.dtype(np.float32)] * 3
+    names = listed(2, 3, 0.5)
+    assert next(label.dtype for _, label in mz.data.DataLoader(mz.data.ImageListDataset(names[0]), 1)) == np.float32
+    with pytest.raises(mz.MezzoError, match=r"(?s)label 0.5 is no whole number.*labels='float'"):
+        list(mz.data.DataLoader(mz.data.ImageRecordDataset(names[1]), 1))
+    data = mz.data.ImageRecordDataset(names[1], labels="float")
+    assert [float(label[0]) for _, label in mz.data.DataLoader(data, 1)] == [2, 3, 0.5]
+    with pytest.raises(InputError, match="'int' or 'float'"):
+        mz.data.ImageRecordDataset(names[1], labels="text")
+
+
 def test_csv(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a;b;kind\n1;2.5;dog\n3;4;cat\n\n")

@@ -17,8 +17,8 @@ from mezzo.ops.errors import InputError
 def test_every_name_is_there() -> None:
     assert dir(mz) == sorted(mz.__all__)
     assert {"nd", "sym", "gluon", "autograd", "Trainer", "kv", "profiler", "viz"} <= set(dir(mz))
-    for space in (mz, mz.nd, mz.sym):
-        for name in dir(space):
+    for space in (mz, mz.data, mz.gluon, mz.models, mz.nd, mz.sym):
+        for name in {*dir(space), *space.__all__}:
             assert hasattr(space, name), name
     with pytest.raises(AttributeError, match="no attribute 'ndarray'"):
         _ = mz.ndarray

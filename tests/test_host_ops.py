@@ -405,7 +405,7 @@ def test_loops_look_at_the_clock(name: str) -> None:
         if looked:
             break
     assert len(looked) == 1  # it ended inside of the step, not after it
-    assert monotonic() - looked[0] < 1
+    assert monotonic() - looked[0] < 10 * deadline + 1  # the collector of a large process may take its time between
 
 
 def test_what_a_loop_collects_has_a_limit() -> None:

@@ -392,7 +392,7 @@ class More:
     def buffer(self, key: str, type: Tensor) -> Array:
         raise NotImplementedError
 
-    def emit(self, key: str) -> None:
+    def emit(self, key: str, verb: str = "all_reduce") -> None:
         raise NotImplementedError
 
     def wait(self, key: str) -> Array:

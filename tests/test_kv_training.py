@@ -340,7 +340,7 @@ def test_a_program_that_touches_what_the_store_has_is_refused() -> None:
         def buffer(self, key: str, type: Tensor) -> Array:
             return self.held.setdefault(key, np.zeros(type.sizes, type.dtype.numpy))
 
-        def emit(self, key: str) -> None:
+        def emit(self, key: str, verb: str = "all_reduce") -> None:
             self.held[key] += 1
 
         def wait(self, key: str) -> Array:

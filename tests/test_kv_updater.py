@@ -18,7 +18,8 @@ from mezzo.runtime import optimizer as o
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.runtime.optimizer.schedule import Cosine, Exponential, MultiStep, OneCycle, WarmUp
-from mezzo.train.step import Step, training_step
+from mezzo.train.building import Step
+from mezzo.train.step import training_step
 
 GROUPS = (o.Group(("b*",), 0.3, 0.02),)
 OPTIMIZERS = [

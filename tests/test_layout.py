@@ -19,7 +19,7 @@ import mezzo
 ROOT = Path(__file__).parents[1]
 NOT_PACKAGES = {"bench", "examples", "src", "tests"}
 # In the root, whoever runs Python there would import it in the place of ONNX Runtime's own.
-OF_ANOTHER_NAME = {"onnxruntime"}
+OF_ANOTHER_NAME = {"compat", "onnxruntime"}
 SCRIPTS = {"mezzo.__main__", "mezzo.models.digits.train"}  # run, never imported
 
 

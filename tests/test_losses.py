@@ -15,10 +15,10 @@ from mezzo.ops.types import f32
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adagrad, Adam
 from mezzo.runtime.optimizer.schedule import Step
+from mezzo.train.building import RATE
 from mezzo.train.loss import OTHER_NAMES, cross_entropy, custom, loss_named
 from mezzo.train.metrics import LossOf
 from mezzo.train.names import FIT, TRAINER
-from mezzo.train.step import RATE
 from mezzo.train.trainer import Trainer
 
 from .networks import batch_for, mlp

@@ -1,4 +1,4 @@
-"""Packages that import onnxruntime, and its own tests, on our sessions: three lines put ours in its place."""
+"""Packages that import onnxruntime, and its own tests, on our sessions, which stand in its place."""
 
 from __future__ import annotations
 
@@ -16,41 +16,129 @@ from mezzo.models.digits import digits_model
 
 from .peers import peer
 
-PAGE = Path(__file__).parents[1] / "docs/from-onnxruntime.md"
-SHIM = re.search(r"^# as_onnxruntime\.py\n(.*?)^```", PAGE.read_text("utf8"), re.S | re.M)
 
-
-def in_its_place(script: str, *args: str, shim: bool = True, **more: Any) -> str:
-    """The standard output of a script in whose process onnxruntime is ours."""
-    assert SHIM is not None
-    text = f"{SHIM[1] if shim else ''}\n{script}"
-    made: subprocess.CompletedProcess[str] = subprocess.run(
-        [sys.executable, "-c", text, *args], capture_output=True, text=True, timeout=600, **more
+def in_its_place(script: str, *args: str, shim: bool = True, told: list[str] | None = None, **more: Any) -> str:
+    """The standard output of a script in whose process onnxruntime is ours; `told` gets what it says of that."""
+    ours = ["-m", "mezzo.as_onnxruntime"] if shim else []
+    ran: subprocess.CompletedProcess[str] = subprocess.run(
+        [sys.executable, *ours, "-c", script, *args], capture_output=True, text=True, timeout=600, **more
     )
-    assert made.returncode == 0, made.stderr[-4000:]
-    return made.stdout
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    if told is not None:
+        told += ran.stderr.splitlines()
+    return ran.stdout
 
 
-def test_three_lines_put_ours_in_the_place_of_onnxruntime() -> None:
-    assert SHIM is not None
-    assert len([line for line in SHIM[1].splitlines() if line]) == 3
-    script = """
-import onnxruntime, onnxruntime as rt, sys
+SCRIPT = """
+import importlib.metadata, importlib.util, sys
+import onnxruntime, onnxruntime as rt, mezzo
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, OrtValueVector
 from onnxruntime.capi import _pybind_state as C, onnxruntime_inference_collection
 import onnxruntime.capi.onnxruntime_pybind11_state as state
 import numpy as np
-session = InferenceSession(sys.argv[1])
+session = InferenceSession(sys.argv[1], providers=rt.get_available_providers())
 try:
     session.run(None, {"image": np.zeros((1, 1, 8, 8))})
 except InvalidArgument as error:
-    print(type(error).__module__, state.Fail is C.Fail, OrtValueVector([1]))
+    print(type(error).__module__, state.Fail is C.Fail is mezzo.onnxruntime.Fail, OrtValueVector([1]))
 (logits,) = session.run(None, {"image": np.zeros((1, 1, 8, 8), np.float32)})
-print(logits.shape, InferenceSession is rt.InferenceSession)
+print(logits.shape, InferenceSession is rt.InferenceSession, rt.__spec__.name)
+print(importlib.metadata.version("onnxruntime") == rt.__version__, bool(importlib.util.find_spec("onnxruntime")),
+      "onnxruntime" in importlib.metadata.packages_distributions())
+try:
+    from onnxruntime.quantization import quantize_dynamic
+except ImportError as error:
+    print(type(error).__name__, error.name, isinstance(error, mezzo.MezzoError), error.hint)
+options = SessionOptions()
+options.inter_op_num_threads, options.enable_mem_pattern = 4, False
+options.inter_op_num_threads = 4
+options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+InferenceSession(sys.argv[1], options, providers=[("CPUExecutionProvider", {"use_arena": "0"})])
+try:
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+except ValueError as error:
+    print("still refused")
 """
-    told = in_its_place(script, str(digits_model()))
-    assert told.splitlines() == ["mezzo.tools.ort.errors True [1]", "(1, 10) True"]
+
+
+def test_onnxruntime_is_ours() -> None:
+    told: list[str] = []
+    lines = in_its_place(SCRIPT, str(digits_model()), told=told).splitlines()
+    assert lines[:3] == ["mezzo.tools.ort.errors True [1]", "(1, 10) True mezzo.onnxruntime", "True True True"]
+    assert re.fullmatch(r"NoSuchPart onnxruntime.quantization True mz.quantize.*", lines[3])
+    assert lines[4] == "still refused"
+    first, *hints = told
+    assert re.match(r"mezzo.as_onnxruntime: Mezzo \S+ answers `import onnxruntime` of __main__, <string>:3", first)
+    names = ("inter_op_num_threads", "enable_mem_pattern", "session.intra_op.allow_spinning", "use_arena")
+    assert len(hints) == len(names), "each is told once"
+    assert all(name in hint and "overlooked" in hint for name, hint in zip(names, hints, strict=True))
+
+
+def test_what_is_installed_is_named() -> None:
+    peer("onnxruntime")
+    told: list[str] = []
+    in_its_place("import onnxruntime", told=told)
+    assert re.search(r"\(onnxruntime \S+ is installed, and not used\)$", told[0])
+
+
+def test_a_module_that_was_imported_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime.py").write_text("")
+    script = """
+import onnxruntime, mezzo as mz
+try:
+    mz.as_onnxruntime()
+except mz.ArgumentError as error:
+    print(error)
+"""
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    said = in_its_place(script, shim=False, env={**os.environ, "PYTHONPATH": path})
+    assert "is imported already" in said
+    assert str(tmp_path) in said
+
+
+def test_a_process_begins_with_the_call() -> None:
+    script = """
+import mezzo as mz, mezzo.as_onnxruntime
+mz.as_onnxruntime()
+mz.as_onnxruntime()
+import onnxruntime
+print(onnxruntime.get_build_info())
+"""
+    told: list[str] = []
+    assert "mezzo" in in_its_place(script, shim=False, told=told)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "module", "command"])
+def test_programs(kind: str, tmp_path: Path) -> None:
+    """Each begins as it does without us: with its arguments, its folder, its name and its exit code."""
+    text = "import sys, onnxruntime, beside\nprint(__name__, sys.argv[1:], onnxruntime.__name__)\nsys.exit(7)"
+    name = {"folder": "__main__.py"}.get(kind, "program.py")
+    (tmp_path / name).write_text(text)
+    (tmp_path / "beside.py").write_text("")
+    program = {
+        "file": [str(tmp_path / name)],
+        "folder": [str(tmp_path)],
+        "module": ["-m", "program"],
+        "command": ["mezzo", "--version"],
+    }[kind]
+    more = ["--option", "x"] if kind != "command" else []
+    command = [sys.executable, "-m", "mezzo.as_onnxruntime", *program, *more]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    if kind == "command":
+        assert "version" in ran.stdout
+        assert ran.returncode == 0
+    else:
+        assert ran.stdout == "__main__ ['--option', 'x'] mezzo.onnxruntime\n", ran.stderr
+        assert ran.returncode == 7
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing-of-this-name"], ["--unknown"]])
+def test_calls_that_run_nothing(arguments: list[str]) -> None:
+    ran = subprocess.run([sys.executable, "-m", "mezzo.as_onnxruntime", *arguments], capture_output=True, timeout=120)
+    assert ran.returncode == 2
+    assert ran.stderr
 
 
 PACKAGES = {

@@ -42,7 +42,8 @@ from mezzo.runtime.optimizer import (
 )
 from mezzo.runtime.optimizer.schedule import Constant, Cosine, Exponential, MultiStep, OneCycle, Polynomial, WarmUp, at
 from mezzo.runtime.optimizer.schedule import Step as Falling
-from mezzo.train.step import COUNT, Scaling, Step, training_step
+from mezzo.train.building import COUNT, Scaling, Step
+from mezzo.train.step import training_step
 
 from .peers import peer
 

@@ -21,7 +21,8 @@ from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.optimizer import KINDS, LAMB, SGD, Adagrad, Adam, Optimizer, RMSprop, Signum, from_dict
-from mezzo.train.step import MANY, Scaling, Step, training_step
+from mezzo.train.building import Scaling, Step
+from mezzo.train.step import MANY, training_step
 from mezzo.train.trainer import Trainer
 
 from .peers import peer

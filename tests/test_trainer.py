@@ -21,11 +21,12 @@ from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adam
 from mezzo.runtime.optimizer.schedule import OneCycle
 from mezzo.train.amp import Policy, mixed
+from mezzo.train.building import Scaling, Step
 from mezzo.train.head import with_head
 from mezzo.train.learning import weights
 from mezzo.train.loss import LOSSES, Loss
 from mezzo.train.overflow import _counts
-from mezzo.train.step import Scaling, Step, training_step
+from mezzo.train.step import training_step
 from mezzo.train.trainer import Trainer
 
 from .models import OTHERS, ort_run

@@ -28,6 +28,10 @@ NOT_TO: dict[tuple[str, int], str] = {
     ("ResizeGrad", 3): "factors are given, not learnt",
     ("NegativeLogLikelihoodLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
     ("SoftmaxCrossEntropyLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
+    ("MatMulNBits", 2): "packed weights stay as they are",
+    ("MatMulNBits", 3): "packed weights stay as they are",
+    ("MatMulNBitsGrad", 2): "packed weights stay as they are",
+    ("MatMulNBitsGrad", 3): "packed weights stay as they are",
 }
 MOST = 48  # elements of one input that are moved by a little; of larger ones so many drawn at random
 

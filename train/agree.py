@@ -57,10 +57,7 @@ def agree(store: KVStore, prefix: str, facts: Mapping[str, str]) -> None:
     """
     if store.num_workers == 1:
         return
-    text = json.dumps(dict(facts)).encode()
-    if len(text) > LONGEST:
-        shorter = {n: v if len(v) < 200 else blake2b(v.encode(), digest_size=16).hexdigest() for n, v in facts.items()}
-        text = json.dumps(shorter).encode()[:LONGEST]
+    text = told_as(facts)
     if store.steps:
         mine = _padded(text)
         ranks, first = [0, store.rank], mine.copy()
@@ -81,6 +78,15 @@ def agree(store: KVStore, prefix: str, facts: Mapping[str, str]) -> None:
             where=f"rank {store.rank}",
             hint="make the Trainer alike on every worker; parameters and random numbers may differ",
         )
+
+
+def told_as(facts: Mapping[str, str]) -> bytes:
+    """Facts as a text of at most LONGEST bytes; long ones as their digests."""
+    text = json.dumps(dict(facts)).encode()
+    if len(text) > LONGEST:
+        shorter = {n: v if len(v) < 200 else blake2b(v.encode(), digest_size=16).hexdigest() for n, v in facts.items()}
+        text = json.dumps(shorter).encode()[:LONGEST]
+    return text
 
 
 def _padded(text: bytes) -> np.ndarray[Any, Any]:

@@ -45,6 +45,38 @@ class Checkpoint:
     optimizer: Mapping[str, Any] = field(default_factory=dict[str, Any])
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     callbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parts: Parts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of states that ranks have written (train/parts.py): how buckets are filled, the digest of each rank's file,
+    and where they have been read the arrays."""
+
+    layout: Any
+    digests: tuple[str, ...]
+    arrays: tuple[Mapping[str, Array], ...] = ()
+
+
+def write_part(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> bytes:
+    """Write one rank's part of a checkpoint that is still to be named; returns its digest. Raises ModelError."""
+    where = Path(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        data = encode(dict(arrays))
+        digest = hashlib.blake2b(data, digest_size=32).digest()
+        replace_file(where / _data_name(digest.hex()), [data])
+    except OSError as error:
+        raise ModelError(
+            f"a part of the checkpoint cannot be written: {error}",
+            where=str(where),
+            hint="check the folder and its free space",
+        ) from error
+    return digest
+
+
+def _data_name(digest: str) -> str:
+    return f"{digest[:24]}.safetensors"
 
 
 def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, keep: int = 1) -> None:
@@ -57,7 +89,7 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, keep: int = 1) 
         callbacks = _without(checkpoint.callbacks, arrays, CALLBACKS)
         data = encode(arrays)
         digest = hashlib.blake2b(data, digest_size=32).hexdigest()
-        name = f"{digest[:24]}.safetensors"
+        name = _data_name(digest)
         replace_file(where / name, [data])
         manifest = {
             "format": FORMAT,
@@ -70,11 +102,13 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, keep: int = 1) 
             "callbacks": callbacks,
             "versions": {"mezzo": __version__, "numpy": np.__version__},
         }
+        if checkpoint.parts is not None:
+            manifest["parts"] = {"layout": checkpoint.parts.layout, "digests": [*checkpoint.parts.digests]}
         text = json.dumps({**manifest, "seal": _seal(json.loads(json.dumps(manifest)))}, indent=1)
         if keep > 1:
             replace_file(where / _kept(checkpoint.run), [text.encode()])
         replace_file(where / MANIFEST, [text.encode()])
-        _tidy(where, name, kept(where, checkpoint.run, keep))
+        _tidy(where, _files(manifest), kept(where, checkpoint.run, keep))
     except (OSError, TypeError, ValueError) as error:
         raise ModelError(
             f"the checkpoint cannot be written: {error}", where=str(where), hint="check the folder and its free space"
@@ -111,13 +145,11 @@ def _read(where: Path, name: str) -> Checkpoint:
         raise ValueError(f"format {manifest['format']!r} is not {FORMAT}")
     if manifest.pop("seal") != _seal(manifest):
         raise ValueError("the manifest is not as it was written")
-    file = str(manifest["data"])
-    if Path(file).name != file or not file.endswith(".safetensors"):
-        raise ValueError(f"{file!r} is no file beside the manifest")
-    data = (where / file).read_bytes()
-    if hashlib.blake2b(data, digest_size=32).hexdigest() != manifest["digest"]:
-        raise ValueError(f"{file} has another digest than the manifest says")
-    arrays = dict(decode(data)[0])
+    arrays = _data(where, str(manifest["data"]), manifest["digest"])
+    told, parts = manifest.get("parts"), None
+    if told is not None:
+        digests = tuple(map(str, told["digests"]))
+        parts = Parts(told["layout"], digests, tuple(_data(where, _data_name(d), d) for d in digests))
     callbacks = _with(manifest.get("callbacks", {}), arrays)
     return Checkpoint(
         arrays,
@@ -126,7 +158,23 @@ def _read(where: Path, name: str) -> Checkpoint:
         dict(manifest["optimizer"]),
         dict(manifest["notes"]),
         callbacks,
+        parts,
     )
+
+
+def _data(where: Path, file: str, digest: str) -> dict[str, Array]:
+    """The arrays of a file whose digest is known."""
+    if Path(file).name != file or not file.endswith(".safetensors"):
+        raise ValueError(f"{file!r} is no file beside the manifest")
+    data = (where / file).read_bytes()
+    if hashlib.blake2b(data, digest_size=32).hexdigest() != digest:
+        raise ValueError(f"{file} has another digest than the manifest says")
+    return dict(decode(data)[0])
+
+
+def _files(manifest: Mapping[str, Any]) -> set[str]:
+    """The files of a checkpoint."""
+    return {manifest["data"], *map(_data_name, manifest.get("parts", {}).get("digests", ()))}
 
 
 def runs(folder: str | os.PathLike[str]) -> list[int]:
@@ -145,13 +193,13 @@ def _kept(run: int | str) -> str:
     return f"checkpoint-{run}.json"
 
 
-def _tidy(where: Path, newest: str, keep: Sequence[int]) -> None:
+def _tidy(where: Path, newest: set[str], keep: Sequence[int]) -> None:
     """Remove what belongs to no checkpoint that is kept, also of writers that were killed."""
-    used = {newest}
+    used = set(newest)
     for run in runs(where):
         if run in keep:
             with suppress(OSError, ValueError, KeyError):  # a damaged one has nothing
-                used.add(json.loads((where / _kept(run)).read_bytes())["data"])
+                used |= _files(json.loads((where / _kept(run)).read_bytes()))
         else:
             (where / _kept(run)).unlink(missing_ok=True)
     for former in (*where.glob("*.safetensors"), *where.glob(".mezzo-*.part")):

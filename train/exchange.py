@@ -8,6 +8,7 @@ gradients, in the gradient's place; with the optimizer on the store it is the pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -17,10 +18,11 @@ import numpy as np
 
 from ..ops import Tensor
 from ..ops.errors import ExecutionError, InputError
+from ..ops.training.exchange import SUM
 from ..ops.types import Array, type_of
 from ..runtime.optimizer import Optimizer
 from .agree import agree
-from .step import Shared
+from .building import Shared
 
 if TYPE_CHECKING:
     from ..kvstore.async_handle import Handle
@@ -129,6 +131,18 @@ class Exchange:
             self._drift = Drift(self.store, [*parameters], f"{self._prefix}parameters")
         self._drift.check(parameters, "" if step is None else f" after step {step}")
 
+    def drop_losses(self) -> None:
+        """Forget what compression has left over."""
+        self.store.drop_losses()
+
+    def barrier(self) -> None:
+        """Return when every worker is here."""
+        self.store.barrier()
+
+    def watched(self, step: int) -> AbstractContextManager[None]:
+        """A store watches over its own waits."""
+        return nullcontext()
+
     # -- one step ---------------------------------------------------------------------------------------------------
 
     def buffer(self, key: str, type: Tensor) -> Array:
@@ -140,8 +154,9 @@ class Exchange:
             raise InputError(f"the gradient is {type}, and was {type_of(buffer)} before", where=f"key {key!r}")
         return buffer
 
-    def emit(self, key: str) -> None:
-        """The gradient is final."""
+    def emit(self, key: str, verb: str = SUM) -> None:
+        """The gradient is final. A store knows no verb but sums."""
+        assert verb == SUM
         if key in self._handles:
             raise ExecutionError(
                 "the former step ended before the store had answered",

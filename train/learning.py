@@ -42,6 +42,8 @@ APART = "the loss does not depend on it"
 UNREAD = "nothing reads it"
 REFUSED = "pattern of freeze="
 UNASKED = "no pattern of train= names it"
+ADAPTERS = "mezzo.adapters"  # key of metadata of a graph with adapters, which alone learn (see lora.py)
+BESIDE = ("*.lora_A", "*.lora_B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,15 @@ def learning(
     """Return which floats of a typed graph learn by the gradients of `losses`. `judged` is the typed graph with losses,
     derived from `graph`; with `scales` the scales of quantised numbers learn too.
 
-    `train` and `freeze` are patterns of names. A name that is written out in `train` learns whatever it is, and nothing
+    `train` and `freeze` are patterns of names; of a graph with adapters these alone learn, unless `train` says more. A
+    name that is written out in `train` learns whatever it is, and nothing
     is left out then without a gradient telling so later. Raises InputError for a pattern that fits nothing, and
     UnsupportedModel listing the operators between weights and losses that have no derivative.
     """
     learned, frozen = _candidates(graph, scales)
     guessed = {n for n, reason in frozen.items() if reason == INPUT or _looks(graph, n, reason)}
+    if train is None and graph.metadata.get(ADAPTERS):
+        train = BESIDE
     if train is not None:
         asked = _named(graph, train, learned, frozen)
         frozen = {n: r for n, r in frozen.items() if n not in asked}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
-from ..ops.op import Builder, Value
 from ..ops.training.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
 from ..ops.types import Array
 from ..runtime.ir.autodiff import ONES, fresh, gradients
@@ -19,96 +17,27 @@ from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
 from ..runtime.ir.row_gradients import as_rows, makers_of, reads_of
 from ..runtime.ir.typed import TypedBuilder
-from ..runtime.optimizer import Optimizer
-from ..runtime.optimizer.record import states_of
-from ..runtime.optimizer.schedule import Schedule
+from .building import (
+    COUNT,
+    NORM,
+    SCALE,
+    SHARE,
+    Build,
+    Held,
+    Shared,
+    Step,
+    clipped,
+    dtype_of,
+    gathered,
+    unscaled,
+    update,
+    with_rate,
+)
 from .order import soon
 from .recompute import made_again
+from .sharded import sharded, with_layout
 
-COUNT, SCALE, RATE = "optimizer/updates", "optimizer/scale", "optimizer/rate"  # names of states
-NORM = "train/norm"  # name of an output
 MANY = 1024  # rows: a smaller table is stepped whole as fast
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Loss scaling for gradients in float16 (Micikevicius et al. 2017, arXiv 1710.03740): the loss is multiplied by a
-    scale that halves when a gradient overflows (that update is skipped) and doubles after `patience` good updates."""
-
-    first: float = 65536.0
-    factor: float = 2.0
-    patience: int = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A step of `workers`, each with its share of the batch. The shares are equal, so that the mean of the workers'
-    gradients is the gradient of the whole batch (1: each worker's push is an update by itself).
-
-    With `on_store` the optimizer runs where the store keeps the parameters: gradients go there, parameters come back.
-    Without `overlap` gradients travel when the backward part is done, as measurements want it.
-    """
-
-    workers: int
-    on_store: bool = False
-    overlap: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Settings of a training step besides forward and backward.
-
-    `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements. `gather` is how many
-    batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
-    the step by Emit and Await, with the parameters' names as keys (see ops/training/exchange.py). `norm` makes the norm
-    of all gradients together an output. A large table that only Gather reads is stepped at the rows that were read,
-    where that is the same (unless `rows` is False) or the optimizer is lazy.
-    """
-
-    optimizer: Optimizer
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    gather: int = 1
-    scaling: Scaling | None = None
-    shared: Shared | None = None
-    norm: bool = False
-    rows: bool = True
-
-    def __post_init__(self) -> None:
-        if self.optimizer.lazy_update and not self.optimizer.elementwise:
-            raise InputError(
-                f"{self.optimizer.kind} measures whole tensors, of which lazy_update steps some rows",
-                where="optimizer",
-                hint="leave out lazy_update",
-            )
-        if self.shared is None or not self.shared.on_store:
-            return
-        whole = {"clip_norm": self.clip_norm, "clip_value": self.clip_value, "float16 (loss scaling)": self.scaling}
-        for what, given in whole.items():
-            if given is not None:
-                raise InputError(
-                    f"{what} looks at the gradients of all workers together, which no worker sees when the optimizer "
-                    "runs on the store",
-                    where="update_on_kvstore=True",
-                    hint="leave it out, or let the workers update: update_on_kvstore=False",
-                )
-
-
-@dataclass(slots=True)
-class _Build:
-    """A graph under construction: the builder, the states with their first values, and the new value of each."""
-
-    g: TypedBuilder
-    first: dict[str, Array] = field(default_factory=dict[str, Array])
-    after: dict[str, str] = field(default_factory=dict[str, str])
-
-    def state(self, name: str, value: Any) -> str:
-        """Declare a state; until `after` says otherwise it stays as it is."""
-        array = np.asarray(value)
-        self.first[name] = array
-        self.after[name] = name
-        self.g.types[name] = Tensor(DType.of(array.dtype), array.shape)
-        return name
 
 
 def training_step(
@@ -131,19 +60,23 @@ def training_step(
     graph = _with_parameters(graph, loss, params)
     taken = set(graph.types)
     g = TypedBuilder(graph.types, prefix=fresh("train/", taken))
-    made = _Build(g)
+    made = Build(g)
     for p in params:
         made.state(p, graph.initializers[p])
     count = made.state(COUNT, np.int64(0))
     scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     if step.shared is None or not step.shared.on_store:
-        step = _with_rate(made, step)
+        step = with_rate(made, step)
     seed = ONES
     if scale is not None:
-        seed = g.Cast(scale, to=_dtype(g, loss).onnx)
+        seed = g.Cast(scale, to=dtype_of(g, loss).onnx)
     if step.shared is not None and step.shared.workers > 1:  # what the workers' gradients add up to is their mean
-        share = g.scalar(1 / step.shared.workers, loss)
+        part = 1 / step.shared.workers
+        if step.shared.collective:
+            share = g.Cast(made.state(SHARE, np.float64(part)), to=dtype_of(g, loss).onnx)
+        else:
+            share = g.scalar(part, loss)
         seed = g.Expand(share, g.shape_of(loss)) if seed is ONES else g.Mul(seed, share)
     found = gradients(g, graph.nodes, {loss: seed}, params)
     lost = [p for p in params if p not in found]
@@ -152,20 +85,25 @@ def training_step(
             f"the loss does not depend on {', '.join(lost)}", where=graph.name, hint="freeze these parameters"
         )
     found, ids = _in_rows(made, step, found, updates)
-    grads = _gathered(made, step, params, found, updates)
-    if updates and step.shared is not None:
+    shards = sharded(made, step, found) if step.shared is not None and step.shared.collective else None
+    if shards is not None:
+        shards.add(params, found, scale, t, updates)
+        grads = {}
+    else:
+        grads = gathered(made, step, params, found, updates)
+    if updates and step.shared is not None and shards is None:
         grads, ids = _exchanged(made, step.shared, grads, found, ids)
     if updates and grads:
-        grads, finite = _unscaled(made, step, scale, grads)
+        grads, finite = unscaled(made, step, scale, grads)
         if step.norm:
             g.add(Node("TotalNorm", (*grads.values(),), (NORM,), {}, domain="mezzo", name=NORM))
-        _update(made, step, params, _clipped(g, step, grads), t, finite, ids)
-    elif updates:
+        update(made, step, params, clipped(g, step, grads), t, finite, ids)
+    elif updates and shards is None:
         made.after[COUNT] = g.Add(COUNT, g.const(1))
     states = [*graph.states, *(State(n, n, after) for n, after in made.after.items())]
     nodes = made_again(g.nodes(), loss, again) if again else g.nodes()
     outputs = (*graph.outputs, *([NORM] if NORM in g.types else []))
-    return prune(
+    whole = prune(
         graph.but(
             outputs=outputs,
             nodes=soon(
@@ -180,6 +118,7 @@ def training_step(
             types=g.types,
         )
     ).verify()
+    return with_layout(whole, shards.layout) if shards is not None else whole
 
 
 def ids_of(gradient: str) -> str:
@@ -196,7 +135,7 @@ def update_graph(
     with their numbers (`ids_of`), of any number. They are stepped alone where that is the same, or asked for.
     """
     g = TypedBuilder(prefix="train/")
-    made = _Build(g)
+    made = Build(g)
     ids: dict[str, str] = {}
     for i, (p, value) in enumerate(params.items()):
         made.state(p, value)
@@ -213,14 +152,14 @@ def update_graph(
         inputs.append(g.input("rate", Tensor(DType.DOUBLE, ())))
         step = replace(step, optimizer=replace(step.optimizer, rate=Held(inputs[-1])))
     t = g.Cast(count, to=DType.DOUBLE.onnx)
-    grads = {p: g.Mul(gradient(p), g.Cast(scale, to=_dtype(g, p).onnx)) for p in params}
-    grads, finite = _unscaled(made, step, loss_scale, grads)
-    grads = _clipped(g, step, grads)
+    grads = {p: g.Mul(gradient(p), g.Cast(scale, to=dtype_of(g, p).onnx)) for p in params}
+    grads, finite = unscaled(made, step, loss_scale, grads)
+    grads = clipped(g, step, grads)
     for p in [*ids]:
         optimizer = step.optimizer.of(p)
         if not (optimizer.lazy_update or optimizer.still):
             grads[p] = _whole(g, p, ids.pop(p), grads[p])
-    _update(made, step, list(params), grads, t, finite, ids)
+    update(made, step, list(params), grads, t, finite, ids)
     states = tuple(State(n, n, after) for n, after in made.after.items())
     return prune(
         Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
@@ -236,12 +175,6 @@ def _whole(g: TypedBuilder, p: str, ids: str, rows: str) -> str:
     table = g.ScatterND(zeros, g.Unsqueeze(ids, g.const([-1])), rows)
     whole: str = g.Slice(table, g.const([0]), g.const([size]), g.const([0]))
     return whole
-
-
-def _dtype(g: TypedBuilder, name: str) -> DType:
-    known = g.type_of(name)
-    assert isinstance(known, Tensor)
-    return known.dtype
 
 
 def _with_parameters(graph: Graph, loss: str, params: Sequence[str]) -> Graph:
@@ -261,9 +194,7 @@ def _with_parameters(graph: Graph, loss: str, params: Sequence[str]) -> Graph:
     return typed.but(states=graph.states)
 
 
-def _in_rows(
-    made: _Build, step: Step, found: Mapping[str, str], updates: bool
-) -> tuple[dict[str, str], dict[str, str]]:
+def _in_rows(made: Build, step: Step, found: Mapping[str, str], updates: bool) -> tuple[dict[str, str], dict[str, str]]:
     """The gradients, of which some are rows now: those of tables that are stepped at the rows that were read; and the
     numbers of these rows, by parameter. Behind the last one they are zeros, which change no norm.
 
@@ -296,23 +227,8 @@ def _alone(step: Step) -> bool:
     return step.gather == 1 and step.shared is None
 
 
-def _gathered(
-    made: _Build, step: Step, params: Sequence[str], found: Mapping[str, str], updates: bool
-) -> dict[str, str]:
-    """The gradients of all batches of one update: their mean."""
-    if step.gather == 1:
-        return dict(found)
-    g, grads = made.g, dict[str, str]()
-    for p in params:
-        held = made.state(f"optimizer/gathered/{p}", np.zeros_like(made.first[p]))
-        total = g.Add(held, found[p])
-        made.after[held] = g.Expand(g.scalar(0, p), g.shape_of(p)) if updates else total
-        grads[p] = g.Mul(total, g.scalar(1 / step.gather, p)) if updates else total
-    return grads
-
-
 def _exchanged(
-    made: _Build, shared: Shared, grads: Mapping[str, str], found: Mapping[str, str], ids: Mapping[str, str]
+    made: Build, shared: Shared, grads: Mapping[str, str], found: Mapping[str, str], ids: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The gradients of all workers together, and the numbers of the rows of some; none where the store updates the
     parameters. They are awaited in the order in which they are emitted, and rows behind them."""
@@ -333,96 +249,3 @@ def _exchanged(
     if shared.on_store:
         return {}, {}
     return {p: whole[p] for p in grads}, numbers
-
-
-def _unscaled(
-    made: _Build, step: Step, scale: str | None, grads: Mapping[str, str]
-) -> tuple[dict[str, str], str | None]:
-    """The gradients without the loss scale, and whether all of them are finite; the scale's next value."""
-    if scale is None or step.scaling is None:
-        return dict(grads), None
-    g, s = made.g, step.scaling
-    sums = [g.ReduceSum(g.Mul(dw, g.scalar(0, dw)), keepdims=0) for dw in grads.values()]  # NaN where one is not finite
-    finite = g.Not(g.IsNaN(g.Sum(*(g.Cast(x, to=DType.FLOAT.onnx) for x in sums))))
-    good = made.state("optimizer/good", np.int64(0))
-    more = g.Add(good, g.const(1))
-    patient = g.GreaterOrEqual(more, g.const(s.patience))
-    grown = g.Where(patient, g.Mul(scale, g.const(s.factor, DType.FLOAT)), scale)
-    shrunk = g.Mul(scale, g.const(1 / s.factor, DType.FLOAT))
-    made.after[scale] = g.Where(finite, grown, shrunk)
-    made.after[good] = g.Where(g.And(finite, g.Not(patient)), more, g.const(0))
-    inverse = g.Reciprocal(scale)
-    return {p: g.Mul(dw, g.Cast(inverse, to=_dtype(g, dw).onnx)) for p, dw in grads.items()}, finite
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A learning rate that is a value of the graph, or a schedule's rate times that value."""
-
-    value: str
-    schedule: Schedule | None = None
-
-    def rate(self, g: Builder, t: Value) -> Value:
-        return self.value if self.schedule is None else g.Mul(self.schedule.rate(g, t), self.value)
-
-
-def _with_rate(made: _Build, step: Step) -> Step:
-    """The step whose rate is a state: a constant one itself, else a factor of what the schedule says."""
-    rate = step.optimizer.rate
-    first, schedule = (float(rate), None) if isinstance(rate, int | float) else (1.0, rate)
-    held = Held(made.state(RATE, np.float64(first)), schedule)
-    return replace(step, optimizer=replace(step.optimizer, rate=held))
-
-
-def _clipped(g: TypedBuilder, step: Step, grads: Mapping[str, str]) -> dict[str, str]:
-    """The gradients within their bounds (Pascanu, Mikolov and Bengio 2012, arXiv 1211.5063)."""
-    made = dict(grads)
-    if step.clip_value is not None:
-        made = {p: g.Clip(dw, g.scalar(-step.clip_value, dw), g.scalar(step.clip_value, dw)) for p, dw in made.items()}
-    if step.clip_norm is not None:
-        norm = g.op("TotalNorm", *made.values(), domain="mezzo")
-        wide = _dtype(g, norm)
-        share = g.Div(g.const(step.clip_norm, wide), g.Add(norm, g.const(1e-6, wide)))
-        share = g.Min(share, g.const(1.0, wide))
-        made = {p: g.Mul(dw, g.Cast(share, to=_dtype(g, dw).onnx)) for p, dw in made.items()}
-    return made
-
-
-def _update(
-    made: _Build,
-    step: Step,
-    params: Sequence[str],
-    grads: Mapping[str, str],
-    t: str,
-    finite: str | None,
-    ids: Mapping[str, str],
-) -> None:
-    """Add the optimizer's operator for each parameter; `ids` tell which rows the gradients of some are of."""
-    g, optimizer = made.g, step.optimizer
-    rate, *numbers = optimizer.numbers_at(g, t)
-    cast: dict[tuple[str, DType], str] = {}
-
-    def number(value: str, dtype: DType) -> str:
-        if (value, dtype) not in cast:
-            cast[value, dtype] = g.Cast(value, to=dtype.onnx)
-        return cast[value, dtype]
-
-    scaled = {1.0: rate}
-    for p in params:
-        scale, dtype = optimizer.group(p).scale, _dtype(g, p)
-        if scale not in scaled:
-            scaled[scale] = g.Mul(rate, g.const(scale, DType.DOUBLE))
-        first = states_of(optimizer, made.first[p])
-        slots = [made.state(f"optimizer/{s}/{p}", value) for s, value in first.items()]
-        given = [number(v, dtype) for v in (scaled[scale], *numbers)]
-        g.where = f"the update of {p!r}"
-        draws = [g.RandomNormalLike(grads[p]) for _ in range(optimizer.draws)]
-        rows = ids.get(p)
-        if rows is not None and finite is not None:  # no row is stepped by what is not finite
-            rows = g.Where(finite, rows, g.const(len(made.first[p])))
-        results = optimizer.of(p).add(g, p, grads[p], given, draws, slots, rows)
-        g.where = ""
-        for name, value in zip((p, *slots), results, strict=True):
-            made.after[name] = value if finite is None or rows is not None else g.Where(finite, value, name)
-    more = g.Add(COUNT, g.const(1))
-    made.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)

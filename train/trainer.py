@@ -32,22 +32,27 @@ from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
 from .agree import code, digest
 from .amp import Policy, mixed, policy_named
+from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
+from .collective import Collective
 from .exchange import COMPARED, Exchange
+from .exchanges import Exchanging, exchange_of
 from .following import Callback, Functions, Resumed, Run, follow, states_of
 from .integers import with_integer_weights
-from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of
+from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
 from .names import FIT, TRAINER, refuse
 from .overflow import Overflow, overflows
+from .parts import read, written
 from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import WAYS, sized, smallest
-from .step import COUNT, NORM, RATE, SCALE, Scaling, Step, training_step
+from .step import training_step
 from .ways import Ways
 
 if TYPE_CHECKING:
+    from ..kvstore.collective.communicator import Communicator
     from ..kvstore.store import KVStore
 
 Feeds = Mapping[str, Any]
@@ -75,7 +80,9 @@ class Trainer:
     of rank 0; random numbers differ by rank. Statistics of batch normalisation, losses and metrics are this worker's
     own, where nothing else is said. Gradients travel while the rest of the backward part runs (`overlap`), or after it
     (False); by default, on processors, whichever took less time in the first steps. Every `compare_every` steps
-    (0: never), and before a checkpoint, digests of the parameters are compared.
+    (0: never), and before a checkpoint, digests of the parameters are compared. With `buckets` (True, or bytes) they
+    travel in flat buckets over a communicator, with `wire` ("bf16", "fp16") as 16 bits; `zero` 1 shares out the
+    optimizer's states among the workers, 2 also sums of gradients (docs/multi-gpu.md). Shares may differ then.
 
     `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
     or the shapes of the inputs to plan for, by name, if the model leaves them open.
@@ -116,9 +123,12 @@ class Trainer:
         precision: str = "auto",
         threads: int | None = None,
         onednn: bool = True,
-        kvstore: KVStore | str | None = None,
+        kvstore: KVStore | Communicator | str | None = None,
         update_on_kvstore: bool | None = None,
         overlap: bool | None = None,
+        zero: int = 0,
+        buckets: bool | int = False,
+        wire: str | None = None,
         compare_every: int = COMPARED,
         **others: Any,
     ) -> None:
@@ -127,8 +137,15 @@ class Trainer:
         self.source = infer(prepared(given, train or ()))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
-        self.exchange = (
-            None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap is not False, compare_every)
+        self.exchange = exchange_of(
+            kvstore,
+            update_on_kvstore,
+            overlap is not False,
+            compare_every,
+            zero=zero,
+            buckets=buckets,
+            wire=wire,
+            device=device,
         )
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
@@ -157,7 +174,7 @@ class Trainer:
         if self.learning.warning:
             warnings.warn(self.learning.warning, stacklevel=2)
         self._learned_by = digest(with_loss, self.trained) if self.exchange and self.exchange.workers > 1 else ""
-        steps = partial(training_step, with_loss, value, self.trained, self.plan)
+        steps = partial(training_step, with_loss, value, self.trained, step=self.plan)
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
@@ -167,6 +184,7 @@ class Trainer:
             graphs = [self.graph_of_step, *(steps(again=way) for way in WAYS)]
             at = smallest(graphs, types, options)
             self.graph_of_step, again = graphs[at], ways[at]
+        self._steps = partial(steps, again=again)
         if precision not in PRODUCTS:
             said = f"precision {precision!r} is none of {', '.join(PRODUCTS)}"
             raise InputError(said, where="Trainer", hint='mixed precision is amp="bf16" or amp="fp16"')
@@ -176,7 +194,9 @@ class Trainer:
         self._update = Session(self.graph_of_step, **how, exchange=self.exchange)
         self.states = self._update.states
         self._ways: Ways | None = None
-        if overlap is None and shared is not None and self.exchange and self.exchange.workers > 1 and device == "cpu":
+        self._fraction = 0.0  # of the batch that is this rank's; 0: not told yet
+        chosen = overlap is None and shared is not None and not shared.collective
+        if chosen and shared is not None and self.exchange and self.exchange.workers > 1 and device == "cpu":
             after = replace(self.plan, shared=replace(shared, overlap=False))
             late = training_step(with_loss, value, self.trained, after, again=again)
             sessions = self._update, Session(late, states=self.states, **how, exchange=self.exchange)
@@ -252,8 +272,11 @@ class Trainer:
         else:
             if not exchange.joined:
                 exchange.join(self.parameters, self.plan.optimizer, self._kept, self._facts())
+            if isinstance(exchange, Collective):
+                self._weigh(exchange.fraction(size))
             sizes = exchange.sizes_begin(size)
-            found = self._together(session, fed, observe, exchange)
+            with exchange.watched(number):
+                found = self._together(session, fed, observe, exchange)
             exchange.sizes_end(sizes)
             exchange.compare(self.parameters, number)
         self._calls, loss = number, float(found[self.loss])
@@ -261,7 +284,14 @@ class Trainer:
         self._measure(self._measures, found, fed)
         return loss
 
-    def _together(self, session: Session, feeds: Feeds, observe: Observer | None, exchange: Exchange) -> dict[str, Any]:
+    def _weigh(self, fraction: float) -> None:
+        """Say which part of the batch this rank's share is."""
+        if fraction != self._fraction and SHARE in self.states:  # one rank alone has none
+            self.states[SHARE][...] = self._fraction = fraction
+
+    def _together(
+        self, session: Session, feeds: Feeds, observe: Observer | None, exchange: Exchanging
+    ) -> dict[str, Any]:
         """Run a step with the other workers: in either way at first, then in the one that took less time of all."""
         ways = self._ways
         if ways is None or session is not self._update:
@@ -413,7 +443,7 @@ class Trainer:
 
     def reset_metrics(self) -> None:
         """Count from nothing."""
-        _zero(self.states, self._measures)
+        zeroed(self.states, self._measures)
 
     def evaluate(self, batches: Iterable[Feeds], *, everywhere: bool = False) -> Metrics:
         """The metrics of the model in inference mode on other data; nothing is learned. With `everywhere` each worker
@@ -427,7 +457,7 @@ class Trainer:
             self._evaluation = Session(plain.but(states=(*plain.states, *kept)), states=shared, **self._how)
         session = self._evaluation
         measures = [(term, [copy(m) for m in metrics]) for term, metrics in self._measures]
-        _zero(session.states, measures)
+        zeroed(session.states, measures)
         for feeds in batches:
             fed, _ = self._fed(feeds)
             self._measure(measures, session.run(fed), fed)
@@ -483,26 +513,29 @@ class Trainer:
         normalisation are its own. What the optimizer keeps on the store is written beside.
         """
         exchange = self.exchange
+        states, parts = self.states, None
         if exchange is not None:
             exchange.compare(self.parameters)
+        if isinstance(exchange, Collective):
+            states, parts = written(folder, states, self.graph_of_step, exchange, -self._calls % self.plan.gather)
         if exchange is None or exchange.rank == 0:
             optimizer = self.plan.optimizer.to_dict()
             told = states_of(self._callbacks) or self._resumed
-            made = checkpoint.Checkpoint(self.states, self._calls, self._digest(), optimizer, dict(self.notes), told)
+            made = checkpoint.Checkpoint(states, self._calls, self._digest(), optimizer, dict(self.notes), told, parts)
         if exchange is None:
             checkpoint.save(folder, made, keep)
             return
-        if exchange.on_store and exchange.joined:
+        if isinstance(exchange, Exchange) and exchange.on_store and exchange.joined:
             Path(folder).mkdir(parents=True, exist_ok=True)
             exchange.store.save_optimizer_states(_beside(folder, self._calls))
-        exchange.store.drop_losses()
+        exchange.drop_losses()
         if exchange.rank == 0:
             checkpoint.save(folder, made, keep)
             stay = [_beside(folder, run) for run in (self._calls, *checkpoint.kept(folder, self._calls, keep))]
             for former in Path(folder).glob(_beside(folder, "*").name):
                 if former not in stay:
                     former.unlink(missing_ok=True)
-        exchange.store.barrier()
+        exchange.barrier()
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan. The next
@@ -512,7 +545,7 @@ class Trainer:
         first step.
         """
         if self.exchange is not None:
-            self.exchange.store.drop_losses()
+            self.exchange.drop_losses()
         if self.exchange is not None and self.exchange.on_store and self.exchange.joined:
             raise InputError(
                 "the store has its parameters already", where="resume", hint="resume before the first step"
@@ -524,11 +557,12 @@ class Trainer:
                 where=str(folder),
                 hint="make the Trainer with the model and the options that it had",
             )
+        arrays = read(found, self.states, self.graph_of_step, self.exchange)
         for name, array in self.states.items():
-            if name not in found.arrays or type_of(found.arrays[name]) != type_of(array):
+            if name not in arrays or type_of(arrays[name]) != type_of(array):
                 raise InputError(f"the checkpoint has no {type_of(array)} {name!r}", where=str(folder))
         for name, array in self.states.items():
-            array[...] = found.arrays[name]
+            array[...] = arrays[name]
         self._calls, self.notes, self._held = found.run, dict(found.notes), self._rate_state()
         self._callbacks, self._resumed = (), found.callbacks
         beside = _beside(folder, self._calls)
@@ -537,7 +571,10 @@ class Trainer:
 
     def _digest(self) -> str:
         """Return a digest of the training step: its graph, its optimizer, and the seed."""
-        return digest(self.graph_of_step, (), self.seed, self.plan.optimizer.to_dict())
+        graph = self.graph_of_step
+        if isinstance(self.exchange, Collective):  # what is shared out, and among how many, is not the training's
+            graph = self._steps(step=replace(self.plan, shared=None))
+        return digest(graph, (), self.seed, self.plan.optimizer.to_dict())
 
     def _facts(self) -> dict[str, str]:
         """Return the facts that all workers of a job must have in common."""
@@ -556,13 +593,3 @@ class Trainer:
 def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
     """Return the path of the states of a store's optimizer, beside the checkpoint of a run."""
     return Path(folder) / f"optimizer-{run}.states"
-
-
-def _zero(states: Mapping[str, Array], measures: Measures) -> None:
-    """Count from nothing."""
-    for name, array in states.items():
-        if name.startswith(METRICS):
-            array[...] = 0
-    for _, metrics in measures:
-        for metric in metrics:
-            metric.reset()

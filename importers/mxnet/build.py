@@ -13,7 +13,7 @@ from ...ops.errors import MezzoError, ModelError, ShapeError, UnsupportedModel
 from ...ops.types import Array, Dim
 from ...runtime.ir.graph import PRODUCER, Graph, Node
 from ...runtime.ir.prune import prune
-from .converter import Converter, element_type
+from .converter import Converter, Part, element_type
 from .inputs import guessed_type
 from .operators import RULES
 from .rules import literal
@@ -95,6 +95,7 @@ class _Builder:
         self.shapes, self.dtypes = shapes, dtypes
         self.results: list[tuple[str, ...] | None] = [None] * len(symbol.nodes)
         self.labels = self._labels()
+        self.given: Mapping[int, str] = {}  # what variables of a subgraph stand for
 
     def _labels(self) -> set[int]:
         """Variables that only losses read, as labels, or that nothing reads."""
@@ -107,6 +108,10 @@ class _Builder:
         return {i for i in variables if all(readers.get(i, ()))}
 
     def run(self) -> list[str]:
+        return self._named(self.write())
+
+    def write(self) -> list[str]:
+        """Write all nodes; returns the values of the heads."""
         for i, node in enumerate(self.symbol.nodes):
             place = f"{self.where}: node {node.name!r} ({node.op})" if self.where else f"node {node.name!r} ({node.op})"
             try:
@@ -114,7 +119,7 @@ class _Builder:
             except MezzoError as error:
                 error.where = place if not error.where or error.where.startswith("node") else error.where
                 raise
-        return self._named([self._value(h, "a head") for h in self.symbol.heads])
+        return [self._value(h, "a head") for h in self.symbol.heads]
 
     def _named(self, heads: list[str]) -> list[str]:
         """The results under MXNet's names for them: `fc1_output`."""
@@ -139,6 +144,8 @@ class _Builder:
         return results[entry.output]
 
     def _variable(self, index: int, node: SymbolNode) -> tuple[str, ...] | None:
+        if index in self.given:
+            return (self.given[index],)
         if node.name in self.c.types:
             raise ModelError(f"two variables are called {node.name!r}")
         if node.name in self.values:
@@ -178,6 +185,21 @@ class _Builder:
         open_fills = [self.c.partial[i] for i in inputs if i in self.c.partial]
         if open_fills and not rule.fills:
             raise UnsupportedModel(f"an operand is a fill of the shape {open_fills[0]}, of which MXNet infers a part")
+        self.c.parts = tuple(self._part(p) for p in node.subgraphs)
         made = rule(self.c, inputs, node.attrs)
-        self.c.stem = ""
+        self.c.stem, self.c.parts = "", ()
         return made if isinstance(made, tuple) else (made,)
+
+    def _part(self, symbol: SymbolGraph) -> Part:
+        """A subgraph, which takes all that it reads as operands, in the order of its variables."""
+
+        def write(c: Converter, operands: Sequence[str]) -> list[str]:
+            inner = _Builder(c, symbol, {}, {}, {}, self.where)
+            inner.labels = set()
+            inner.given = dict(zip((i for i, n in enumerate(symbol.nodes) if n.variable), operands, strict=True))
+            stem = c.stem
+            results = inner.write()
+            c.stem = stem
+            return results
+
+        return Part(len(symbol.arguments()), write)

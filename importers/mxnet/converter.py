@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...ops import DType
+from ...ops.dataclasses import dataclass
 from ...ops.errors import ShapeError, UnsupportedModel
 from ...ops.types import Array, Dim
 from ...runtime.ir.typed import TypedBuilder
@@ -27,17 +28,30 @@ def element_type(name: Any) -> DType:
     raise UnsupportedModel(f"the element type {name!r} is not known")
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A subgraph of the node that is being written: how many inputs it has, and what writes it with a converter and
+    operands, and returns its results."""
+
+    inputs: int
+    write: Callable[[Converter, Sequence[str]], list[str]]
+
+
 class Converter(TypedBuilder):
     """`c` in rules: `c.Add(a, b)` adds a node of ONNX, whose type is known at once."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, prefix: str = "", captured: tuple[str, ...] = ()) -> None:
+        super().__init__(prefix=prefix, captured=captured)
         self.stem = ""  # the name of MXNet's node that is being written
+        self.parts: tuple[Part, ...] = ()  # its subgraphs
         self.partial: dict[str, tuple[int, ...]] = {}  # fills of which MXNet infers the sizes that are 0
 
     def _new_name(self, stem: str) -> str:
         name = super()._new_name(stem)
-        return f"{self.stem}/{name}" if self.stem else name
+        return f"{self.stem}/{name}" if self.stem and not self.prefix else name
+
+    def _within(self, prefix: str) -> TypedBuilder:
+        return Converter(prefix=prefix, captured=self.captured)
 
     # What is known of a value
 

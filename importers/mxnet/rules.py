@@ -140,6 +140,8 @@ def _like(value: Any, default: Any, key: str) -> Any:
     elif isinstance(default, float):
         if isinstance(value, int | float):
             return float(value)
+        if value is None:
+            return value
     else:
         return value
     raise ModelError(f"its attribute {key} is {value!r}")

@@ -290,6 +290,7 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8)]
 @op(
     "SkipLayerNormalization",
     domain="com.microsoft",
+    rowwise=True,
     written_out=True,
     since=1,
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),

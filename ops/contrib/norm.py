@@ -18,6 +18,7 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8)]
 @op(
     "SkipSimplifiedLayerNormalization",
     domain="com.microsoft",
+    rowwise=True,
     since=1,
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
     samples=[

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..dataclasses import dataclass
 from ..errors import ShapeError
+from ..op import Context
 from ..types import Array
 
 ROWS = 1 << 18  # rows times trees that are walked together: what the walk needs of memory
@@ -32,7 +33,8 @@ class Forest:
     """All nodes of all trees. A leaf is its own child on both sides, so that rows which have arrived stay.
 
     `votes` are the leaves' (node, target, weight) in the order of the nodes, `first` and `count` say which of them
-    belong to each node. `sets` holds the members that a node of mode MEMBER asks for.
+    belong to each node. `sets` holds the members that a node of mode MEMBER asks for. `lone` is the target of all
+    votes, if there is one; `shares` tells if no vote is below zero.
     """
 
     roots: Array
@@ -48,6 +50,8 @@ class Forest:
     count: Array
     sets: dict[int, Array]
     depth: int
+    lone: int | None
+    shares: bool
 
     def leaves(self, x: Array) -> Array:
         """The leaf that each row of `x` reaches in each tree: nodes [rows, trees]."""
@@ -105,6 +109,13 @@ class Forest:
         if aggregate == "AVERAGE":
             total /= len(self.roots)
         return np.where(seen, total, 0), seen
+
+
+def scores_of(k: Context, forest: Forest, x: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
+    """`Forest.scores`, or what a kernel has in its place."""
+    if k.scores is not None:
+        return k.scores(forest, x, targets, aggregate)
+    return forest.scores(x, targets, aggregate)
 
 
 def depth_of(roots: Array, yes: Array, no: Array) -> int:

@@ -6,6 +6,7 @@ tells apart is not in the text; it follows ONNX Runtime.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..op import Context, Sample, op
 from ..types import Array, Tensor
-from .forest import MEMBER, MODES, Forest, checked, depth_of, remembered
+from .forest import MEMBER, MODES, Forest, checked, depth_of, remembered, scores_of
 from .scores import TRANSFORMS, Floats, Ints, Texts, both_classes, classified, labels_of, regressed, transform
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -29,8 +30,9 @@ def _forest(
     count = np.bincount(node, minlength=len(split))
     first = np.cumsum(count) - count
     depth = depth_of(roots, nodes["yes"], nodes["no"])
+    lone = int(target[0]) if len(target) and (target == target[0]).all() else None
     return Forest(roots, nodes["feature"], split, nodes["mode"], nodes["yes"], nodes["no"], nodes["nan_is_yes"],
-                  target[order], weight[order], first, count, sets, depth)  # fmt: skip
+                  target[order], weight[order], first, count, sets, depth, lone, bool((weight >= 0).all()))  # fmt: skip
 
 
 def _from_ids(
@@ -85,6 +87,50 @@ def _from_ids(
         yes=true,
         no=false,
         nan_is_yes=np.asarray(nan_is_yes, bool) if nan_is_yes is not None else np.zeros(len(nodes), bool),
+    )
+
+
+def forest_by_ids(attrs: Mapping[str, Any], votes: str) -> Forest:
+    """The forest of attributes whose trees have nodes named by pairs; `votes` is what its leaves vote for: a target or
+    a class."""
+
+    def either(name: str) -> Any:
+        tensor = attrs.get(f"{name}_as_tensor")
+        return attrs.get(name) if tensor is None else tensor
+
+    return remembered(
+        _from_ids,
+        tree=attrs.get("nodes_treeids"),
+        node=attrs.get("nodes_nodeids"),
+        feature=attrs.get("nodes_featureids"),
+        mode=attrs.get("nodes_modes"),
+        split=either("nodes_values"),
+        yes=attrs.get("nodes_truenodeids"),
+        no=attrs.get("nodes_falsenodeids"),
+        nan_is_yes=attrs.get("nodes_missing_value_tracks_true"),
+        vote_tree=attrs.get(f"{votes}_treeids"),
+        vote_node=attrs.get(f"{votes}_nodeids"),
+        vote_target=attrs.get(f"{votes}_ids"),
+        weight=either(f"{votes}_weights"),
+    )
+
+
+def forest_by_lists(attrs: Mapping[str, Any]) -> Forest:
+    """The forest of a TreeEnsemble."""
+    return remembered(
+        _from_lists,
+        roots=attrs.get("tree_roots"),
+        feature=attrs.get("nodes_featureids"),
+        mode=attrs.get("nodes_modes"),
+        split=attrs.get("nodes_splits"),
+        yes=attrs.get("nodes_truenodeids"),
+        no=attrs.get("nodes_falsenodeids"),
+        yes_leaf=attrs.get("nodes_trueleafs"),
+        no_leaf=attrs.get("nodes_falseleafs"),
+        nan_is_yes=attrs.get("nodes_missing_value_tracks_true"),
+        target=attrs.get("leaf_targetids"),
+        weight=attrs.get("leaf_weights"),
+        members=attrs.get("membership_values"),
     )
 
 
@@ -160,25 +206,11 @@ def tree_ensemble_regressor(
     target_weights: Floats = None,
     target_weights_as_tensor: Array | None = None,
 ) -> Array:
-    forest = remembered(
-        _from_ids,
-        tree=nodes_treeids,
-        node=nodes_nodeids,
-        feature=nodes_featureids,
-        mode=nodes_modes,
-        split=nodes_values_as_tensor if nodes_values_as_tensor is not None else nodes_values,
-        yes=nodes_truenodeids,
-        no=nodes_falsenodeids,
-        nan_is_yes=nodes_missing_value_tracks_true,
-        vote_tree=target_treeids,
-        vote_node=target_nodeids,
-        vote_target=target_ids,
-        weight=target_weights_as_tensor if target_weights_as_tensor is not None else target_weights,
-    )
+    forest = forest_by_ids(locals(), "target")
     if aggregate_function not in AGGREGATES:
         raise ShapeError(f"aggregate_function {aggregate_function!r} is none of {', '.join(AGGREGATES)}")
     targets = n_targets or 1
-    scores, _ = forest.scores(_features(X), targets, aggregate_function)
+    scores, _ = scores_of(k, forest, _features(X), targets, aggregate_function)
     base = base_values_as_tensor if base_values_as_tensor is not None else base_values
     if base is not None and len(base) not in (0, targets):
         raise ShapeError(f"{len(base)} base_values for {targets} targets", hint="give one for each target, or none")
@@ -241,30 +273,16 @@ def tree_ensemble_classifier(
     nodes_values_as_tensor: Array | None = None,
     post_transform: str = "NONE",
 ) -> tuple[Array, Array]:
-    forest = remembered(
-        _from_ids,
-        tree=nodes_treeids,
-        node=nodes_nodeids,
-        feature=nodes_featureids,
-        mode=nodes_modes,
-        split=nodes_values_as_tensor if nodes_values_as_tensor is not None else nodes_values,
-        yes=nodes_truenodeids,
-        no=nodes_falsenodeids,
-        nan_is_yes=nodes_missing_value_tracks_true,
-        vote_tree=class_treeids,
-        vote_node=class_nodeids,
-        vote_target=class_ids,
-        weight=class_weights_as_tensor if class_weights_as_tensor is not None else class_weights,
-    )
+    forest = forest_by_ids(locals(), "class")
     labels = labels_of(classlabels_int64s, classlabels_strings)
-    scores, seen = forest.scores(_features(X), len(labels), "SUM")
+    scores, seen = scores_of(k, forest, _features(X), len(labels), "SUM")
     given = base_values_as_tensor if base_values_as_tensor is not None else base_values
     base = np.asarray(() if given is None else given, scores.dtype)
-    if len(labels) == 2 and len(np.unique(forest.targets)) == 1:
+    if len(labels) == 2 and forest.lone is not None:
         # every vote is for one class: its score tells both apart
-        target = forest.targets[0]
+        target = forest.lone
         score = scores[:, target] + (base[min(target, len(base) - 1)] if len(base) else 0)
-        shares = bool((forest.weights >= 0).all())
+        shares = forest.shares
         best = (score > (0.5 if shares else 0)).astype(int)
         made = both_classes(score, post_transform, shares=shares)
         if len(base) == 2:  # of ONNX Runtime's scores one is missing then; this follows the reference
@@ -389,21 +407,7 @@ def tree_ensemble(
     post_transform: int = 0,
     tree_roots: Ints,
 ) -> Array:
-    forest = remembered(
-        _from_lists,
-        roots=tree_roots,
-        feature=nodes_featureids,
-        mode=nodes_modes,
-        split=nodes_splits,
-        yes=nodes_truenodeids,
-        no=nodes_falsenodeids,
-        yes_leaf=nodes_trueleafs,
-        no_leaf=nodes_falseleafs,
-        nan_is_yes=nodes_missing_value_tracks_true,
-        target=leaf_targetids,
-        weight=leaf_weights,
-        members=membership_values,
-    )
+    forest = forest_by_lists(locals())
     targets = n_targets or max(leaf_targetids or (0,)) + 1
     for name, chosen, names in (
         ("aggregate_function", aggregate_function, AGGREGATES),
@@ -411,7 +415,7 @@ def tree_ensemble(
     ):
         if not 0 <= chosen < len(names):
             raise ShapeError(f"{name} {chosen} is none of 0 to {len(names) - 1}: {', '.join(names)}")
-    scores, _ = forest.scores(_features(X), targets, AGGREGATES[aggregate_function])
+    scores, _ = scores_of(k, forest, _features(X), targets, AGGREGATES[aggregate_function])
     return transform(scores, TRANSFORMS[post_transform]).astype(X.dtype)
 
 

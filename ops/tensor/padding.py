@@ -66,6 +66,7 @@ def _(g: Builder, xs: Any, types: Any, *, axis: int, outer: int = 1, value: floa
 @op(
     "ConcatHeads",
     domain="mezzo",
+    appends=((1, 0),),
     samples=[
         Sample([np.array([2, 1]), f32(2, 4, 3), f32(2, 1, 3)], {"axis": 1, "size": 5}),
         Sample([np.array([0, 3]), f32(4), f32(3)], {"axis": 0, "size": 4}),

@@ -2,8 +2,9 @@
 
 Both are the identity: in a program without a store, in an exported model, and for derivatives. With a store, an Emit
 says that a value is final, so that it travels while the steps behind it run, and an Await waits for what the store
-makes of it. SumRows does both at once, for the rows of a table. Which verbs that are is the affair of whoever gives the
-program its store (train/exchange.py).
+makes of it: the sum over all workers, or with a `verb` this worker's part of the sum (`reduce_scatter`), or the parts
+of all workers behind each other (`all_gather`). SumRows does both at once, for the rows of a table. How they travel is
+the affair of whoever gives the program its store (train/exchange.py).
 """
 
 from __future__ import annotations
@@ -12,43 +13,81 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ShapeError
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, DType, Tensor, Type, f32
 
 DOMAIN, EMIT, AWAIT, SUM_ROWS = "mezzo", "Emit", "Await", "SumRows"
+SUM, PART, ALL = "all_reduce", "reduce_scatter", "all_gather"  # verbs
 SAMPLES = [Sample([f32(2, 3)], {"key": "weight"}), Sample([np.ones((2, 2))], {"key": "bias"})]
 
 
-@op("Emit", domain="mezzo", complex_numbers="taken", samples=SAMPLES)
-def emit(k: Context, X: Array, *, key: str) -> Array:
-    """X, which is final and goes to the store under `key`."""
+@op("Emit", domain="mezzo", complex_numbers="taken", samples=[*SAMPLES, Sample([f32(3), f32(2)], {"key": "weight"})])
+def emit(k: Context, X: Array, After: Array | None = None, *, key: str, verb: str = SUM) -> Array:
+    """X, which is final and goes to the store under `key`, once `After` is there."""
     return k.xp.array(X)
 
 
-@op("Await", domain="mezzo", complex_numbers="taken", samples=[*SAMPLES, Sample([f32(3), f32(3)], {"key": "weight"})])
-def await_(k: Context, X: Array, Emitted: Array | None = None, *, key: str) -> Array:
-    """Return the store's value of `key`, or X if there is no store. `Emitted` must be on its way before."""
-    return k.xp.array(X)
+@op(
+    "Await",
+    domain="mezzo",
+    complex_numbers="taken",
+    samples=[
+        *SAMPLES,
+        Sample([f32(3), f32(3)], {"key": "weight"}),
+        Sample([f32(6)], {"key": "bucket", "verb": PART, "workers": 3, "rank": 1}),
+        Sample([f32(2)], {"key": "bucket", "verb": ALL, "workers": 3, "rank": 2}),
+    ],
+)
+def await_(
+    k: Context, X: Array, Emitted: Array | None = None, *, key: str, verb: str = SUM, workers: int = 1, rank: int = 0
+) -> Array:
+    """Return the store's value of `key`. Without a store it is what this worker would add to it: X, the part of X that
+    is worker `rank`'s, or X in its place between zeros. `Emitted` must be on its way before."""
+    if verb == SUM:
+        return k.xp.array(X)
+    whole = k.xp.zeros(len(X) * workers if verb == ALL else len(X) // workers, X.dtype)
+    alone(X, whole, verb, rank)
+    return whole
+
+
+def alone(x: Any, out: Any, verb: str, rank: int) -> None:
+    """Write what an Await makes of x for a worker that has no others; `out` has zeros where that leaves it."""
+    if verb == PART:
+        out[...] = x[rank * len(out) : (rank + 1) * len(out)]
+    else:
+        out[rank * len(x) : (rank + 1) * len(x)] = x
 
 
 @emit.infer
-def _(X: Tensor) -> Type:
+def _(X: Tensor, After: Tensor | None = None) -> Type:
     return X.forget()
 
 
 @await_.infer
-def _(X: Tensor, Emitted: Tensor | None = None) -> Type:
-    return X.forget()
+def _(X: Tensor, Emitted: Tensor | None = None, *, verb: str = SUM, workers: int = 1, rank: int = 0) -> Type:
+    if verb == SUM:
+        return X.forget()
+    if verb not in (PART, ALL) or len(X.shape) != 1 or not 0 <= rank < workers:
+        raise ShapeError(f"{verb} of {X} by worker {rank} of {workers}", where="Await")
+    (count,) = X.shape
+    if isinstance(count, int) and verb == PART and count % workers:
+        raise ShapeError(f"{count} elements are no {workers} parts", where="Await", hint="pad them")
+    if not isinstance(count, int):
+        return Tensor(X.dtype, (None,))
+    return Tensor(X.dtype, (count // workers if verb == PART else count * workers,))
 
 
 @emit.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value, ...]:
-    return (dys[0],)
+    return (dys[0], None)[: len(xs)]
 
 
 @await_.grad
-def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
-    return (dys[0], None)[: len(xs)]
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, verb: str = SUM, **attrs: Any) -> tuple[Value | None, ...]:
+    other = {PART: ALL, ALL: PART}.get(verb)
+    dy = dys[0] if other is None else g.op(AWAIT, dys[0], domain=DOMAIN, verb=other, **attrs)
+    return (dy, None)[: len(xs)]
 
 
 @emit.body
@@ -57,8 +96,17 @@ def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
 
 
 @await_.body
-def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
-    return (g.Identity(xs[0]),)
+def _(
+    g: Builder, xs: Any, types: Any, *, key: str, verb: str = SUM, workers: int = 1, rank: int = 0
+) -> tuple[Value, ...]:
+    x, count = xs[0], g.shape_of(xs[0])
+    if verb == SUM:
+        return (g.Identity(x),)
+    if verb == ALL:
+        after = g.Mul(count, g.const([workers - 1 - rank]))
+        return (g.Pad(x, g.Concat(g.Mul(count, g.const([rank])), after, axis=0)),)
+    each = g.Div(count, g.const([workers]))
+    return (g.Slice(x, g.Mul(each, g.const([rank])), g.Mul(each, g.const([rank + 1]))),)
 
 
 _ROWS = np.array([[0.5, -1], [2, 0.25], [0, 0]], np.float32)  # no row has the number 4

@@ -14,7 +14,7 @@ from ..execution.call_order import CallOrder
 from ..execution.executor import Executor
 from ..ir.graph import Node
 from ..memory.pool import aligned_empty
-from . import onednn
+from . import machine, onednn
 from .cpu import CPU_KERNELS
 from .onednn.ahead import made_ahead
 from .onednn.call_order import OneDnnCallOrder
@@ -58,5 +58,5 @@ class CpuExecutor(Executor):
         return loses(node, [None]) or noisy(node, ())
 
 
-CPU: Final = Target("cpu", (*onednn.KERNELS, *CPU_KERNELS))
+CPU: Final = Target("cpu", (*machine.KERNELS, *onednn.KERNELS, *CPU_KERNELS))
 EXECUTOR: Final = CpuExecutor(CPU, aligned_empty)

@@ -44,14 +44,14 @@ class Growing:
     @classmethod
     def of(cls, program: Program) -> Self:
         """Look for them among the steps."""
-        heads = Counter(n for s in program.steps if s.node.op == "ConcatHeads" for n in s.node.inputs[1:])
+        heads = Counter(s.node.inputs[i] for s in program.steps for i, _ in s.node.record.appends)
         reads = Counter(n for step in program.all_steps() for n in step.reads())
         inputs = frozenset(n for n in program.given if n in heads and reads[n] == heads[n])
         names, staged = dict(zip(program.results, program.outputs, strict=True)), {*program.staged}
         appended = dict[str, str]()
         for step in program.steps:
-            if step.node.op == "ConcatHeads":
-                past, present = step.node.inputs[1], step.node.outputs[0]
+            for at, to in step.node.record.appends:
+                past, present = step.node.inputs[at], step.node.outputs[to]
                 alone = past in inputs and reads[past] == program.results.count(present) == 1
                 if alone and program.types[past] == program.types[present] and not {past, present} & staged:
                     appended[names[present].name] = past

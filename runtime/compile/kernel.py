@@ -125,8 +125,8 @@ class Exchange(Protocol):
         another type."""
         ...
 
-    def emit(self, key: str) -> None:
-        """The value in the buffer is final; nobody touches it until `wait`."""
+    def emit(self, key: str, verb: str = "all_reduce") -> None:
+        """The value in the buffer is final; nobody touches it until `wait`. `verb` is that of an Emit."""
         ...
 
     def wait(self, key: str) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...ops import Tensor, Type
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ShapeError
-from ...ops.training.exchange import AWAIT, DOMAIN, EMIT
+from ...ops.training.exchange import AWAIT, DOMAIN, EMIT, SUM
 from ...ops.types import Array
 from ..ir.graph import Graph, Node
 from ..memory.liveness import Life, Parallel, Space
@@ -237,7 +237,9 @@ def exchanged(graph: Graph) -> dict[str, str]:
     uses, found = graph.uses(), dict[str, str]()
     for node in graph.nodes:
         if node.domain == DOMAIN and node.op in (EMIT, AWAIT):
-            found[node.outputs[0]] = key = str(node.attrs["key"])
+            key = str(node.attrs["key"])
+            if node.op == EMIT or node.attrs.get("verb", SUM) == SUM:  # else the answer has another size
+                found[node.outputs[0]] = key
             if node.op == EMIT and uses.get(node.inputs[0]) == 1:
                 found[node.inputs[0]] = key
     return found

@@ -15,6 +15,7 @@ from ..ir.graph import Graph
 from ..ir.infer import infer
 from ..ir.prune import prune
 from ..passes.chains import Chains
+from .decoder_rules import read_directly
 from .executable import Executable, declined, executable_of
 from .growing import Growing
 from .lower import Learned, Options
@@ -238,7 +239,7 @@ def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: 
     if options.target.sm or any(n.bodies for n in graph.nodes):
         raise NoTemplate("it has subgraphs, or is for a GPU")
     with tracing():
-        trace = traced(graph, types, options, budget)
+        trace = traced(read_directly(graph), types, options, budget)
     values = trace.symbols.values(types)
     if values is None:
         raise NoTemplate("its own sizes do not meet its guards")

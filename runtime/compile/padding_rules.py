@@ -37,12 +37,15 @@ def rule_for(*ops: str) -> Callable[[Rule], Rule]:
 def rule_of(node: Node) -> Rule:
     """The rule of a node: its operator's own, that of what it does, or the one for operands without padding."""
     record = node.record
-    if not node.domain and node.op in OWN_RULES:
-        return OWN_RULES[node.op]
+    own = OWN_RULES.get(node.op) if node.domain in ("", "com.microsoft") else None
+    if own is not None:
+        return own
     if record.elementwise and record.deterministic:
         return elementwise
     if record.moves == "view":
         return view
+    if record.rowwise:
+        return rowwise
     return reduction if record.neutral is not None else unpadded
 
 
@@ -422,6 +425,21 @@ def normalization(g: PaddedGraph, node: Node) -> None:
     g.emit(node, node.inputs, {o: Lying(d, axes) for o, d, axes in kept if o})
 
 
+def rowwise(g: PaddedGraph, node: Node) -> None:
+    """Operators on each row: padding of the leading axes stays where it is."""
+    x, *others = operands(g, node)
+    assert x is not None
+    if g.pads(x.axes[-1]):
+        raise refused(node, "rows have padding")
+    for other in others:
+        if other is not None and any(map(g.pads, other.axes)) and other.axes[:-1] != x.axes[:-1]:
+            raise refused(node, "operands are padded in other ways")
+    named = zip(node.outputs, dtypes(g, node), strict=True)
+    axes = [(*x.axes[:-1], () if sizes[-1] == 1 else (sizes[-1],)) for sizes in typed(g, node)]
+    results = zip([(o, d) for o, d in named if o], axes, strict=True)
+    g.emit(node, node.inputs, {o: Lying(d, one) for (o, d), one in results})
+
+
 @rule_for("ArgMax", "ArgMin")
 def places(g: PaddedGraph, node: Node) -> None:
     """ArgMax and ArgMin."""
@@ -512,10 +530,11 @@ def padded_graph(
 def caches_of(state: PaddedGraph) -> CacheSizes:
     """The sizes of inputs that results are with new rows behind them, and of masks over them."""
     source, grown, new = state.traced.graph, dict[Terms, Terms](), set[int]()
-    for node in state.nodes:
-        if node.op != "ConcatHeads" or node.inputs[1] not in source.inputs or node.outputs[0] not in source.outputs:
+    pairs = [(node, node.inputs[i], node.outputs[o]) for node in state.nodes for i, o in node.record.appends]
+    for node, past, present in pairs:
+        if past not in source.inputs or present not in source.outputs:
             continue
-        axes = [state.known[n].axes[node.attrs["axis"]] for n in (node.inputs[1], node.outputs[0])]
+        axes = [state.known[n].axes[node.attrs.get("axis", 2)] for n in (past, present)]
         if [len(axis) for axis in axes] != [1, 1]:
             continue
         (old,), (now,) = axes

@@ -86,7 +86,7 @@ class StepBuilder:
             known = self.types[name]
             assert isinstance(known, Tensor)
             if name in self.plain:
-                inner = f"{name}:{layout}"
+                inner = self._named(name, layout)
                 self.types[inner] = known.laid(layout)
                 self.moved[name, layout] = inner  # for whoever reads it in this layout
                 later.append((inner, name))
@@ -102,6 +102,13 @@ class StepBuilder:
         for inner, name in later:
             self._reorder(inner, name, "", node)
 
+    def _named(self, name: str, layout: str) -> str:
+        """The name of a value in a layout, which no value of the model has."""
+        copy = f"{name}:{layout}"
+        while copy in self.types:
+            copy += "'"
+        return copy
+
     def _preferred(self, output: str) -> Type:
         """The type of an output with the layout that its reader would like."""
         known, wish = self.types[output], self.preferred_layouts.get(output, "")
@@ -115,7 +122,7 @@ class StepBuilder:
         moved = self.moved.get((name, layout))
         if moved is not None:
             return moved
-        copy = f"{name}:{layout}" if layout else f"{name}:{row_major(known.rank)}"
+        copy = self._named(name, layout or row_major(known.rank))
         self.moved[name, layout] = copy
         if name in self.constants:
             source = self.constants[name]

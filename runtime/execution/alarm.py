@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 import threading
@@ -12,6 +11,7 @@ from functools import cache
 from typing import Final
 
 from ..ir.interpreter import InvalidOperation
+from ..memory.executable_code import ExecutableCode
 
 _HERE: Final = threading.local()
 
@@ -23,7 +23,7 @@ def readable() -> bool:
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         return False
     try:
-        mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC).close()
+        ExecutableCode(bytes(1))
     except OSError:
         return False
     return True

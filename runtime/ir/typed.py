@@ -160,8 +160,12 @@ class TypedBuilder(GraphBuilder):
             self.hold(name, array)
         return copy
 
+    def _within(self, prefix: str) -> TypedBuilder:
+        """A builder for a body."""
+        return TypedBuilder(prefix=prefix, captured=self.captured)
+
     def _trace(self, prefix: str, body: Body) -> Graph:
-        inner = TypedBuilder(prefix=prefix, captured=self.captured)
+        inner = self._within(prefix)
         inner.differentiate = self.differentiate
         inner.scope = self.scope
         names = [inner.input(f"{prefix}in_{i}", t) for i, t in enumerate(body.inputs)]

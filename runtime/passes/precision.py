@@ -37,6 +37,7 @@ class _Narrowing:
     types: dict[str, Type]
     constants: dict[str, Array]
     to: DType
+    mark: str  # behind the name of a value, for its narrow form
     narrow: dict[str, str] = field(default_factory=dict[str, str])
     wide: set[str] = field(default_factory=set[str])
     nodes: list[Node] = field(default_factory=list[Node])
@@ -45,7 +46,7 @@ class _Narrowing:
     def narrowed(self, name: str) -> str:
         """The narrow form of a float32 value; cast if there is none yet."""
         if name not in self.narrow:
-            copy = self.narrow[name] = f"{name}:{self.to}"
+            copy = self.narrow[name] = name + self.mark
             known = self.types[name]
             assert isinstance(known, Tensor)
             self.types[copy] = known.to(self.to)
@@ -82,7 +83,10 @@ def narrowed(graph: Graph, takes: Takes, to: DType = DType.BFLOAT16) -> Graph:
     """
     inputs = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {n: a for n, a in graph.initializers.items() if n not in inputs}
-    narrowing = _Narrowing(graph, dict(graph.types), dict(graph.initializers), to)
+    mark = f":{to}"
+    while any(name.endswith(mark) for name in graph.types):
+        mark += "'"
+    narrowing = _Narrowing(graph, dict(graph.types), dict(graph.initializers), to, mark)
     narrowing.wide.update(inputs)
     narrowing.steep = _steep(graph)
     around = graph.but(types=narrowing.types, initializers=narrowing.constants)
@@ -128,8 +132,8 @@ def _narrow_node(
         return None
     if any(n in constants and _beyond(constants[n], narrowing.to) for n in floats):
         return None
-    forms = {n: narrowing.narrow.get(n, f"{n}:{narrowing.to}") for n in floats}
-    outputs = {o: f"{o}:{narrowing.to}" for o in node.outputs if o}
+    forms = {n: narrowing.narrow.get(n, n + narrowing.mark) for n in floats}
+    outputs = {o: o + narrowing.mark for o in node.outputs if o}
     after = replace(
         node,
         inputs=tuple(forms.get(n, n) for n in node.inputs),

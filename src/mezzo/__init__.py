@@ -7,9 +7,9 @@
 (3, 10)
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`, `models`), `data`,
-training (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the
-KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate` and `onnxruntime` are
-imported when they are first used.
+training (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `lora`, `merge_lora`, `amp`,
+`quantize`), the KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`, `num_gpus`), `generate`,
+`onnxruntime` and `as_onnxruntime` are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -77,6 +77,7 @@ __all__ = [
     "WireError",
     "__version__",
     "amp",
+    "as_onnxruntime",
     "autograd",
     "caches",
     "callbacks",
@@ -89,12 +90,15 @@ __all__ = [
     "grad",
     "kv",
     "load",
+    "lora",
     "loss",
     "memory",
+    "merge_lora",
     "metrics",
     "models",
     "mxnet",
     "nd",
+    "num_gpus",
     "onnx",
     "onnxruntime",
     "op",

@@ -75,6 +75,8 @@ def case(name: str, op: str, *inputs: Draw, outs: int = 1, **attrs: Any) -> None
 def symbol_of(name: str) -> str:
     """The JSON of a symbol with one operator."""
     op, attrs, inputs, outs = CASES[name]
+    if "symbol" in attrs:
+        return attrs["symbol"]
     count = len(inputs)
     nodes: list[dict[str, Any]] = [{"op": "null", "name": f"x{i}", "inputs": []} for i in range(count)]
     nodes.append({"op": op, "name": "n", "attrs": attrs, "inputs": [[i, 0, 0] for i in range(count)]})
@@ -316,3 +318,80 @@ case("det", "_linalg_det", symmetric(3, 2))
 case("det of one", "_linalg_det", symmetric(3))
 case("slogdet", "_linalg_slogdet", symmetric(3, 2), outs=2)
 case("gelqf", "_linalg_gelqf", normal(2, 3, 5), outs=2)
+
+
+def add_symbol(name: str, symbol: dict[str, Any], *inputs: Draw) -> None:
+    """A case that is a whole symbol, of which the variables are x0, x1, ...."""
+    assert name not in CASES, name
+    CASES[name] = "", {"symbol": json.dumps(symbol)}, list(inputs), len(symbol["heads"])
+
+
+def nodes_of(variables: int, *uses: tuple[str, list[int], dict[str, Any]], names: str = "v") -> list[dict[str, Any]]:
+    """Variables, and uses of operators of what stands before them, by its number."""
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": f"{names}{i}", "inputs": []} for i in range(variables)]
+    for i, (op, inputs, attrs) in enumerate(uses):
+        texts = {k: str(v) for k, v in attrs.items() if k != "subgraphs"}
+        node = {"op": op, "name": f"{names}n{i}", "attrs": texts, "inputs": [[j, 0, 0] for j in inputs]}
+        nodes.append(node | ({"subgraphs": attrs["subgraphs"]} if "subgraphs" in attrs else {}))
+    return nodes
+
+
+def graph(nodes: list[dict[str, Any]], *heads: list[int]) -> dict[str, Any]:
+    """A symbol, or a subgraph of one."""
+    arguments = [i for i, n in enumerate(nodes) if n["op"] == "null"]
+    return {
+        "nodes": nodes, "arg_nodes": arguments, "node_row_ptr": list(range(len(nodes) + 1)), "heads": list(heads),
+        "attrs": {"mxnet_version": ["int", 10901]},
+    }  # fmt: skip
+
+
+# Control flow
+
+_step = graph(
+    nodes_of(3, ("elemwise_mul", [0, 1], {}), ("elemwise_add", [3, 2], {}), ("_plus_scalar", [4], {"scalar": 1})),
+    [4, 0, 0],
+    [5, 0, 0],
+)  # of x, w, s: w x + s, and that plus 1
+_foreach = {
+    "in_data_locs": "[0]", "in_state_locs": "[2]", "remain_locs": "[1]", "num_args": 4, "num_out_data": 1,
+    "num_outputs": 2, "subgraphs": [_step],
+}  # fmt: skip
+add_symbol("foreach", graph(nodes_of(3, ("_foreach", [0, 1, 2], _foreach), names="x"), [3, 0, 0], [3, 1, 0]),
+           normal(4, 2), normal(2), normal(2))  # fmt: skip
+_holds = graph(nodes_of(1, ("_lesser_scalar", [0], {"scalar": 4})), [1, 0, 0])
+_go = graph(
+    nodes_of(3, ("elemwise_mul", [0, 1], {}), ("_plus_scalar", [0], {"scalar": 1}), ("elemwise_add", [2, 3], {})),
+    [3, 0, 0],
+    [4, 0, 0],
+    [5, 0, 0],
+)  # of i, w, a: w i; i + 1, a + w i
+_while = {
+    "cond_input_locs": "[0]", "func_input_locs": "[0, 1, 2]", "func_var_locs": "[0, 2]", "num_args": 5,
+    "num_out_data": 1, "num_outputs": 3, "subgraphs": [_holds, _go],
+}  # fmt: skip
+for _most in (3, 2):  # steps that MXNet leaves out are not set
+    _whole = nodes_of(3, ("_while_loop", [0, 1, 2], {**_while, "max_iterations": _most}), names="x")
+    add_symbol(f"while of {_most}", graph(_whole, [3, 0, 0], [3, 1, 0], [3, 2, 0]), array([1.0]), normal(1), normal(1))
+_yes = graph(nodes_of(2, ("elemwise_mul", [0, 1], {})), [2, 0, 0])
+_no = graph(nodes_of(2, ("elemwise_sub", [0, 1], {})), [2, 0, 0])
+_same = graph(nodes_of(1, ("_copy", [0], {})), [1, 0, 0])
+_cond = {
+    "cond_input_locs": "[0]", "then_input_locs": "[1, 2]", "else_input_locs": "[1, 2]", "num_args": 6, "num_outputs": 1,
+    "subgraphs": [_same, _yes, _no],
+}  # fmt: skip
+for _truth in (0.0, 1.0):
+    _whole = nodes_of(3, ("_cond", [0, 1, 2], _cond), names="x")
+    add_symbol(f"cond {_truth:.0f}", graph(_whole, [3, 0, 0]), array([_truth]), normal(2, 3), normal(2, 3))
+
+# Densities
+
+case("pdf uniform", "_random_pdf_uniform", uniform(2, 4), array([-1.0, -2.0]), array([1.0, 1.5]))
+case("pdf normal", "_random_pdf_normal", normal(2, 4), normal(2), positive(2))
+case("pdf normal log", "_random_pdf_normal", normal(2, 4), normal(2), positive(2), is_log=True)
+case("pdf exponential", "_random_pdf_exponential", positive(2, 4), positive(2))
+case("pdf gamma", "_random_pdf_gamma", positive(2, 4), positive(2), positive(2))
+case("pdf poisson", "_random_pdf_poisson", whole(6, 2, 4), positive(2))
+case("pdf negative binomial", "_random_pdf_negative_binomial", whole(6, 2, 4), positive(2), uniform(2, low=0.2))
+case("pdf general", "_random_pdf_generalized_negative_binomial", whole(6, 2, 4), positive(2), positive(2))
+case("pdf dirichlet", "_random_pdf_dirichlet", lambda r: r.dirichlet([1, 2, 3], (2, 4)).astype("float32"),
+     positive(2, 3))  # fmt: skip

@@ -25,7 +25,8 @@ from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.ir.typed import TypedBuilder
 from mezzo.runtime.optimizer import SGD
 from mezzo.tools.finite import by_graph, case_of, disagreement, numeric
-from mezzo.train.step import Step, training_step
+from mezzo.train.building import Step
+from mezzo.train.step import training_step
 
 from ..gradients import SINGLE_ONLY
 from .maker import Case

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ArgumentError
+from .hints import ENTRIES, overlooked
 
 Check = Callable[[str], bool]
 
@@ -74,6 +75,8 @@ class Entries:
         """
         check, hint = self.known.get(key, (_one_of(), f"leave it out; known are {', '.join(self.known)}"))
         if not check(value):
+            if key in ENTRIES and overlooked(key, value):
+                return
             raise ArgumentError(f"{key} = {value!r} would be ignored", where=self.where, hint=hint)
         self.given[key] = str(value)
 

@@ -17,6 +17,7 @@ from ...ops.errors import ArgumentError
 from .entries import RUN_ENTRIES, SESSION_ENTRIES, Entries
 from .enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from .errors import Unknown, WrongType
+from .hints import overlooked
 from .values import OrtValue
 
 _LEAVE = "leave it as it is"
@@ -24,11 +25,13 @@ _LEAVE = "leave it as it is"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its default, the other values that it may have, and what to do instead of those."""
+    """One option: its default, the other values that it may have, and what to do instead of those; `speed` for one that
+    only hints at how to be quick."""
 
     default: Any
     may: Callable[[Any], bool] = lambda value: False
     hint: str = _LEAVE
+    speed: bool = False  # it changes no answers
 
 
 def _flag(value: Any) -> bool:
@@ -77,7 +80,7 @@ class _Options:
             value = bool(value)
         if not isinstance(value, type(default)) or isinstance(value, bool) != isinstance(default, bool):
             raise WrongType(f"{value!r} is no {type(default).__name__}", where=where, hint=about.hint)
-        if value != default and not about.may(value):
+        if value != default and not about.may(value) and not (about.speed and overlooked(where, value)):
             raise ArgumentError(f"{value!r} would be ignored, or means nothing", where=where, hint=about.hint)
         self._said[name] = value
 
@@ -129,7 +132,7 @@ or means nothing
 
     _about: ClassVar[Mapping[str, Option]] = {
         "intra_op_num_threads": Option(0, _count, "give a whole number of threads, 0 for the usual one"),
-        "inter_op_num_threads": Option(0, lambda n: n == 1, "steps of one run follow each other"),
+        "inter_op_num_threads": Option(0, lambda n: n == 1, "steps of one run follow each other", speed=True),
         "use_per_session_threads": Option(True, _flag, "give True or False"),
         "enable_mem_reuse": Option(True, _flag, "give True or False"),
         "enable_cpu_mem_arena": Option(True, _flag, "give True or False"),
@@ -140,10 +143,13 @@ or means nothing
             GraphOptimizationLevel.ORT_ENABLE_ALL,
             lambda level: level is GraphOptimizationLevel.ORT_DISABLE_ALL,
             "there are all passes, or with ORT_DISABLE_ALL none",
+            speed=True,
         ),
-        "enable_mem_pattern": Option(True, hint="memory is always planned ahead"),
-        "execution_mode": Option(ExecutionMode.ORT_SEQUENTIAL, hint="steps of one run follow each other"),
-        "execution_order": Option(ExecutionOrder.DEFAULT, hint="`mezzo explain` shows the order of the steps"),
+        "enable_mem_pattern": Option(True, hint="memory is always planned ahead", speed=True),
+        "execution_mode": Option(ExecutionMode.ORT_SEQUENTIAL, hint="steps of one run follow each other", speed=True),
+        "execution_order": Option(
+            ExecutionOrder.DEFAULT, hint="`mezzo explain` shows the order of the steps", speed=True
+        ),
         "optimized_model_filepath": Option("", _text, "give a path"),
         **_LOGS,
     }

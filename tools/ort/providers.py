@@ -9,6 +9,7 @@ from typing import Any
 from ...ops.dataclasses import dataclass
 from ...ops.errors import ArgumentError, MissingPackage
 from ...runtime.devices import device_named
+from .hints import PROVIDER_OPTIONS, overlooked
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Those that ONNX Runtime knows (get_all_providers of 1.32), and names that it had before.
@@ -135,6 +136,7 @@ PLACES: dict[str, Callable[[Mapping[str, Any]], Place]] = {CUDA: _on_gpu, CPU: _
 
 
 def _no_options(name: str, options: Mapping[str, Any]) -> None:
+    options = {n: v for n, v in options.items() if n not in PROVIDER_OPTIONS or not overlooked(f"{name}: {n}", v)}
     if options:
         raise ArgumentError(
             f"{', '.join(map(repr, options))} would be ignored",

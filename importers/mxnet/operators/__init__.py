@@ -1,6 +1,25 @@
 """Rules of MXNet's operators, by kind. Importing this registers all of them."""
 
 from ..rules import RULES
-from . import algebra, boxes, elementwise, indexing, nn, reductions, rnn, shapes, vision
+from . import (
+    algebra,
+    boxes,
+    control,
+    draws,
+    elementwise,
+    indexing,
+    nn,
+    numpy_elements,
+    numpy_shapes,
+    quantised,
+    reductions,
+    rnn,
+    shapes,
+    vision,
+)
 
-__all__ = ["RULES", "algebra", "boxes", "elementwise", "indexing", "nn", "reductions", "rnn", "shapes", "vision"]
+__all__ = [
+    "RULES", "algebra", "boxes", "control", "draws", "elementwise", "indexing", "nn", "numpy_elements", "numpy_shapes",
+    "quantised",
+    "reductions", "rnn", "shapes", "vision",
+]  # fmt: skip

@@ -143,13 +143,13 @@ def inverse(c: Converter, A: str) -> Any:
     return lapack(c, "Solve", A, unit)
 
 
-@rule("_linalg_det", "linalg_det", "_npi_det")
+@rule("_linalg_det", "linalg_det")
 def det(c: Converter, A: str) -> Any:
     result = c.Det(A)
     return result if c.rank(A) > 2 else c.reshape(result, [1])
 
 
-@rule("_linalg_slogdet", "linalg_slogdet", "_npi_slogdet")
+@rule("_linalg_slogdet", "linalg_slogdet")
 def slogdet(c: Converter, A: str) -> Any:
     parts = lapack(c, "SlogDet", A, outputs=2)
     return parts if c.rank(A) > 2 else tuple(c.reshape(p, [1]) for p in parts)

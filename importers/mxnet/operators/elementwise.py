@@ -83,7 +83,7 @@ SPARSE = set(
 )
 NUMPY = set(
     "abs ceil floor exp log negative reciprocal sqrt sign sin cos tan sinh cosh tanh arcsin arccos arctan "
-    "arcsinh arccosh arctanh log10 log2 log1p expm1 square cbrt trunc fix rint degrees radians identity".split()
+    "arcsinh arccosh arctanh log10 log2 log1p expm1 square cbrt trunc fix rint degrees radians".split()
 )
 ALIASES = {
     "BlockGrad": ("stop_gradient", "_sparse_stop_gradient"), "abs": ("_npi_absolute",), "_copyto": ("_npi_copyto",),
@@ -195,7 +195,7 @@ for _name, _texts in REVERSED.items():
     rule(f"_{_low}_scalar", f"_{_high}Scalar", write=BINARY[_name], swapped=True)(_with_scalar)
 
 
-@rule("logical_not", "_npi_logical_not")
+@rule("logical_not")
 def logical_not(c: Converter, data: str) -> Any:
     return c.cast(c.Not(c.truth(data)), c.dtype(data))
 

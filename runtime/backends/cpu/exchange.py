@@ -11,7 +11,7 @@ import numpy as np
 
 from ....ops import DType, Tensor
 from ....ops.errors import InputError
-from ....ops.training.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
+from ....ops.training.exchange import AWAIT, DOMAIN, EMIT, SUM, SUM_ROWS, alone
 from ....ops.types import Array
 from ...compile.kernel import Alias, Call, Choice, Declined, Exchange, KernelArgs, KernelRequest, nothing
 from ...ir.graph import Node
@@ -31,17 +31,18 @@ class Exchanges:
         x = request.inputs[0]
         if not isinstance(x, Tensor):
             return Declined("no tensor")
-        alias = Alias(0, 0, "view" if request.node.op == EMIT else "inplace")
-        return Choice(self.name, aliases=(alias,), capturable=False)
+        return Choice(self.name, aliases=aliases(request.node), capturable=False)
 
     def prepare(self, args: KernelArgs) -> Call:
         x, out = args.inputs[0], args.outputs[0]
         assert x is not None and out is not None
-        exchange, key = args.exchange, str(args.node.attrs["key"])
+        exchange, key, verb = args.exchange, str(args.node.attrs["key"]), verb_of(args.node)
+        if exchange is None and verb != SUM and args.node.op == AWAIT:
+            return partial(_alone, x, out, verb, int(args.node.attrs.get("rank", 0)))
         if exchange is None:
             return nothing if _same(x, out) else partial(np.copyto, out, x)
         if args.node.op == EMIT:
-            return _emit(exchange, key, x, exchange.buffer(key, Tensor(DType.of(x.dtype), x.shape)), out)
+            return _emit(exchange, key, verb, x, exchange.buffer(key, Tensor(DType.of(x.dtype), x.shape)), out)
 
         def taken() -> None:
             answer = exchange.wait(key)
@@ -88,15 +89,33 @@ class SumRows:
         return run
 
 
-def _emit(exchange: Exchange, key: str, x: Array, buffer: Array, out: Array) -> Call:
+def verb_of(node: Node) -> str:
+    """The verb of an Emit or an Await."""
+    return str(node.attrs.get("verb", SUM))
+
+
+def aliases(node: Node) -> tuple[Alias, ...]:
+    """The bytes that operand and result of an Emit or an Await may share: all, unless the result has another size."""
+    if node.op == EMIT:
+        return (Alias(0, 0, "view"),)
+    return (Alias(0, 0, "inplace"),) if verb_of(node) == SUM else ()
+
+
+def _alone(x: Array, out: Array, verb: str, rank: int) -> None:
+    out[...] = 0
+    alone(x, out, verb, rank)
+
+
+def _emit(exchange: Exchange, key: str, verb: str, x: Array, buffer: Array, out: Array) -> Call:
     copies = [(y, x) for y in (out, buffer) if not _same(y, x)]
+    start = partial(exchange.emit, key) if verb == SUM else partial(exchange.emit, key, verb)
     if not copies:
-        return partial(exchange.emit, key)
+        return start
 
     def call() -> None:
         for y, source in copies:
             np.copyto(y, source)
-        exchange.emit(key)
+        start()
 
     return call
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from ....ops import DType
 from ....ops.errors import MissingPackage
+from ..machine.routines import Row, address_of
 from .library import find, library
-from .machine_code import Row, address_of
 
 MAX_DIMS: Final = 12
 Dims = c_int64 * MAX_DIMS

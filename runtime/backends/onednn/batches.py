@@ -15,14 +15,15 @@ from typing import Any, Self
 from ...compile.kernel import failed
 from ...execution.alarm import readable
 from ...ir.interpreter import blaming
+from ..machine.call import MachineCall
+from ..machine.routines import ROW_BYTES, RUN, Routine, Row, routine, table
 from .flag_watch import LookAtRows
 from .invalid import Look, LookAtAll, LowerAll, Lowering
 from .looked import PLAIN, Looked
-from .machine_code import ROW_BYTES, RUN, Routine, Row, routine, table
 from .teams import Order
 
 # Calls whose `rows` are all that they do; a method `met` takes a row, and its answer if that is not 0.
-NATIVE = (*PLAIN, Routine, Look, LookAtAll, LowerAll, Lowering, Looked, LookAtRows)
+NATIVE = (*PLAIN, MachineCall, Routine, Look, LookAtAll, LowerAll, Lowering, Looked, LookAtRows)
 MOST_HELD = 64  # short calls that run without releasing the lock
 
 

@@ -12,8 +12,8 @@ from ...compile.kernel import nothing
 from ...compile.program import Program, ProgramStep
 from ...execution.alarm import raise_alarm
 from ...memory.liveness import Space
+from ..machine.routines import Row
 from .invalid import Look, LookAtAll, LowerAll, lowered
-from .machine_code import Row
 from .postops import ROWS, chain, loses, noisy, operators
 from .search import searches
 from .teams import Order

@@ -20,8 +20,8 @@ import numpy as np
 
 from ...compile.kernel import TargetSpec
 from ...execution.alarm import raise_alarm
+from ..machine.routines import EVERYWHERE, LOOK, TELL, Row, address_of, routine, row
 from .library import library
-from .machine_code import EVERYWHERE, LOOK, TELL, Row, address_of, routine, row
 
 
 @cache

@@ -18,9 +18,9 @@ from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelR
 from ...compile.program import Program
 from ...ir.graph import Node
 from ...memory.liveness import aligned
+from ..machine.routines import Row
 from . import ahead, api
 from .library import find, library
-from .machine_code import Row
 from .memory import ANY, Handle, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
 from .primitive import (

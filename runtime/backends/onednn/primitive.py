@@ -18,11 +18,11 @@ from ....ops.types import Array
 from ...caches import HeavyCache
 from ...compile.kernel import failed
 from ...memory.pool import aligned_empty
+from ..machine.routines import Row
 from . import api
 from .defects import defect
 from .heap import weighed
 from .library import threads
-from .machine_code import Row
 from .memory import ANY, Handle, Memory, extent, layout_of, nbytes
 
 Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): its first output

@@ -1,4 +1,4 @@
-"""Products of 8-bit matrices: QLinearMatMul, QGemm of com.microsoft, MatMulInteger; and MatMulNBits.
+"""Products of 8-bit matrices: QLinearMatMul, QGemm of com.microsoft, MatMulInteger.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_matmul.html
 """
@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from ....ops import DType, Tensor, Type
-from ....ops.contrib.weights import dense_weights
 from ....ops.core.fused import ABSENT
 from ....ops.types import Array
 from ...compile.kernel import Choice, Declined, KernelRequest
-from ...digests import blake2b
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
-from .kernel import OneDnn
 from .memory import Memory
-from .postops import Link, chain
+from .postops import Link
 from .primitive import Draft, Operand
 from .quantised import (
     BYTES,
@@ -167,45 +163,3 @@ def _matrix(sizes: tuple[int, ...], dtype: DType, transposed: int, rank: int) ->
         return Memory(sizes, dtype)
     rows, columns = sizes
     return Memory((columns, rows), dtype, strides=(1, columns))
-
-
-class MatMulNBits(Quantised):
-    """MatMulNBits of com.microsoft: the weights are unpacked once, into float32 in oneDNN's layout.
-
-    It has no product with a scale for each block. Float32 costs the memory of unquantised weights and is exact.
-    """
-
-    name = "onednn.matmul_n_bits"
-    ops = frozenset({"MatMulNBits"})
-
-    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """One product of all rows."""
-        (link,) = _alone(links)
-        output(request, (DType.FLOAT,))
-        (a,), parts = tensors(request, link.operands[:1], (DType.FLOAT,)), QuantizedParts()
-        if not request.constant(link.operands[1]):
-            raise Refused("the weights are no constant")
-        K, N = attr(link, "K"), attr(link, "N")
-        rows = math.prod(a.sizes[:-1])
-        source = Operand(SRC, ("in", link.operands[0]), Memory((rows, K), DType.FLOAT))
-        dense = Memory((K, N), DType.FLOAT)
-        # the form depends on scales and zero points too, which others with the same bits may have otherwise
-        beside = [values(request, i) for i in link.operands[2:5] if i != ABSENT]
-        form = blake2b(b"".join(p.tobytes() for p in beside), digest_size=8).hexdigest()
-        weights = Operand(WEIGHTS, ("in", link.operands[1]), dense.any(), f"dense{form}", source=dense)
-        if link.operand(5) != ABSENT:
-            bias = values(request, link.operand(5)).astype(np.float32)
-            parts.value(BIAS, bias, dims=(1, N))
-        target = Operand(DST, ("out", 0), Memory((rows, N), DType.FLOAT))
-        attributes = replace(parts.attributes(), math=request.target.math)
-        yield Draft("matmul", (source, weights, *parts.operands, target), attributes=attributes)
-
-    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
-        """The numbers that the bits stand for."""
-        (link,) = chain(request.node)
-        at = [link.operand(i) for i in range(2, 5)]
-        scales, zeros, order = (None if i == ABSENT else values(request, i) for i in at)
-        assert scales is not None
-        numbers = {n: attr(link, n) for n in ("K", "N", "bits", "block_size")}
-        dense = dense_weights(np.asarray(array), scales, zeros, order, **numbers)
-        return OneDnn.pack(self, request, choice, index, np.ascontiguousarray(dense.T))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....ops.types import Array
 from ...execution.alarm import readable
-from .machine_code import SEARCH, SEARCH_HALVES, Row, routine, row
+from ..machine.routines import SEARCH, SEARCH_HALVES, Row, routine, row
 
 Odd = Literal["nan", "not finite", "lowest"]  # the last: -inf or the lowest finite number, where there is no NaN
 _INFINITY: Final = {"float32": 0x7F800000, "bfloat16": 0x7F80, "float16": 0x7C00}  # its bits

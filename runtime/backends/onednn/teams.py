@@ -13,9 +13,9 @@ from typing import Any
 
 from ...compile.program import ProgramStep
 from ...execution.alarm import readable
+from ..machine.routines import ALONE, TOGETHER, Routine, address_of, routine, row
 from .invalid import LookAtAll
 from .library import library
-from .machine_code import ALONE, TOGETHER, Routine, address_of, routine, row
 
 Order = list[tuple[int, Callable[[], Any] | None]]  # numbers of steps, each with what stands before it, or None: itself
 

@@ -4,12 +4,13 @@ count, a search of an array, and a loop over calls."""
 from __future__ import annotations
 
 import ctypes
-import mmap
 import threading
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
+
+from ...memory.executable_code import ExecutableCode
 
 # int look(int *flags): the flags of this thread are added to *flags, and taken down; answers the one asked for
 LOOK: Final = (
@@ -116,21 +117,21 @@ def table(rows: Sequence[Row]) -> Any:
 _MAKING = threading.Lock()  # a second page, made by another thread, would go while its addresses are in use
 
 
-def _page() -> tuple[dict[str, int], mmap.mmap]:
+def _page() -> tuple[dict[str, int], ExecutableCode]:
     with _MAKING:
         return _written()
 
 
 @cache
-def _written() -> tuple[dict[str, int], mmap.mmap]:
+def _written() -> tuple[dict[str, int], ExecutableCode]:
     """The addresses of the routines, and the memory that holds them."""
-    memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    begin, places = ctypes.addressof(ctypes.c_char.from_buffer(memory)), dict[str, int]()
+    text, places = b"", dict[str, int]()
     for code in (LOOK, ALONE, TOGETHER, EVERYWHERE, TELL, SEARCH, SEARCH_HALVES, RUN):
-        places[code] = begin + memory.tell()
-        memory.write(bytes.fromhex(code))
-        memory.seek(-memory.tell() % 16, 1)
-    return places, memory
+        places[code] = len(text)
+        text += bytes.fromhex(code)
+        text += bytes(-len(text) % 16)
+    memory = ExecutableCode(text)
+    return {code: memory.address + place for code, place in places.items()}, memory
 
 
 def routine(code: str) -> int:

@@ -1,0 +1,53 @@
+"""Opening of communicators: of the job that a launcher has begun, or beside a store."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ...ops.errors import InputError
+from ...runtime.digests import blake2b
+from ..create import DIST
+from ..environment import Environment
+from ..host.mesh import join
+from ..store import KVStore
+from .communicator import Alone, Communicator
+from .shared import Shared
+
+_beside: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many communicators a store has beside it
+
+
+def _hosts(store: KVStore, number: int, host: str) -> list[int]:
+    """A number for the host of each worker. Raises InputError where the store does not sum."""
+    if store.steps or set(store.consistency) != {"sequential"}:
+        why = "has an optimizer" if store.steps else "does not sum over workers"
+        raise InputError(f"the store {why}", where="communicator", hint="make the Trainer first, with dist_sync")
+    numbers, key = np.zeros(store.num_workers, np.int64), f"collective/hosts {number}"
+    store.init(key, numbers)
+    numbers[store.rank] = int.from_bytes(blake2b(host.encode(), digest_size=7).digest(), "little")
+    return [int(n) for n in store.pushpull(key, numbers)]
+
+
+def beside(store: KVStore, deadline: float | None = None) -> Communicator:
+    """A communicator of the workers of a store, over the memory that they share. Every worker calls this, equally
+    often, and closes it. `deadline` is the job's by default.
+
+    Raises InputError where they are on several hosts, DeadlineError that names who has not come.
+    """
+    if store.num_workers == 1:
+        return Alone()
+    if store.kind not in DIST:
+        raise InputError(f"the workers of a {store.kind!r} store share no memory", where="communicator")
+    number = _beside[store] = _beside.get(store, -1) + 1
+    environment = Environment.read()
+    hosts = _hosts(store, number, environment.host)
+    if len(set(hosts)) > 1:
+        raise InputError(
+            f"the workers are on {len(set(hosts))} hosts, which share no memory",
+            where="communicator",
+            hint="leave out zero=, buckets= and wire=: between hosts gradients travel through the store",
+        )
+    root, wait = environment.root, environment.deadline if deadline is None else deadline
+    name = f"mezzo/{root[0]}:{root[1]}/{environment.host}/collective {number}"
+    return Shared(join(name, store.rank, store.num_workers, wait, "rank"), store.num_workers, wait)

@@ -1,0 +1,1 @@
+"""The import surface of Apache MXNet, each name a thin line over ours: what `mezzo.compat.mxnet` re-exports."""

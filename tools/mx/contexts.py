@@ -1,0 +1,41 @@
+"""`mx.context`: devices under MXNet's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...nd.place import Place
+from ...nd.place import cpu as cpu
+from ...nd.place import gpu as gpu
+from ...ops.errors import InputError
+from ...runtime.backends.cuda.memory import gpu_memory_info
+
+
+def cpu_pinned(device_id: int = 0) -> Place:
+    return cpu()
+
+
+def num_gpus() -> int:
+    """Count the GPUs that can be used."""
+    count = 0
+    while True:
+        try:
+            gpu_memory_info(count)
+        except Exception:  # CuPy, the driver or a device of this number is missing, each with an error of its own
+            return count
+        count += 1
+
+
+def current_context() -> Place:
+    return cpu()
+
+
+class Context:
+    """A device by its kind and number."""
+
+    def __new__(cls, device_type: Any = "cpu", device_id: int = 0) -> Any:
+        if not isinstance(device_type, str):
+            return device_type
+        if device_type not in ("cpu", "cpu_pinned", "cpu_shared", "gpu"):
+            raise InputError(f"there is no device {device_type!r}", where="mx.Context", hint="cpu or gpu")
+        return gpu(device_id) if device_type == "gpu" else cpu()

@@ -1,0 +1,309 @@
+"""One version of a model that answers: its session, the line before it, and the threads that run it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import numpy as np
+
+from ...ops import Tensor
+from ...ops.dataclasses import dataclass
+from ...ops.errors import BudgetError, Cancelled, DeadlineError, InputError, MezzoError
+from ...ops.types import Array
+from ...runtime.execution.session import Session
+from ..feeds import parse_sizes
+from ..fills import first_that_runs
+from ..load import load
+from .line import Job, Line
+from .metrics import Metrics
+from .protocol import Asked, tensors
+
+LONG: Final = 0.05  # seconds of a run from which on it can be ended by whoever asked for it
+ALIKE: Final = 1e-3  # how far a row's answer may be apart alone and beside another, of the largest magnitude
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of each version: rows that may run together and the seconds that they wait for each other, runs at once,
+    requests in line, and what `mz.load` takes."""
+
+    rows: int = 1
+    wait: float = 0.0
+    instances: int = 1
+    line: int = 1000
+    device: str = "cpu"
+    precision: str = "auto"
+    threads: int | None = None
+    max_memory: int | None = None
+    dims: tuple[str, ...] = ()
+
+
+class Overloaded(MezzoError):
+    """There is no room for one more request now; `after` is in how many seconds there should be."""
+
+    def __init__(self, message: str, after: int) -> None:
+        super().__init__(message, where="server", hint=f"try again in {after} s")
+        self.after = after
+
+
+class Served:
+    """A loaded and warm version. Made on any thread; all other calls come from the thread of the event loop.
+
+    Raises as mz.load does, and InputError for a model whose tensors cannot be sent, or whose rows cannot run together.
+    """
+
+    def __init__(self, name: str, version: str, path: Path, settings: Settings, metrics: Metrics) -> None:
+        self.name, self.version, self.settings, self.metrics = name, version, settings, metrics
+        self.labels = {"model": name, "version": version}
+        self.session: Session = load(
+            path, device=settings.device, precision=settings.precision, threads=settings.threads,
+            max_memory=settings.max_memory, instances=settings.instances,
+        )  # fmt: skip
+        self.inputs, self.outputs = tensors(self.session.inputs), tensors(self.session.outputs)
+        if settings.rows > 1:
+            self._batchable()
+        self.warm = self._warmed()
+        self.line = Line(settings.rows, settings.wait)
+        self.running, self.seconds = 0, 0.0
+        self.users = 0  # requests that may still come into the line
+        self.closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._threads = ThreadPoolExecutor(settings.instances, thread_name_prefix=f"mezzo {name}")
+
+    # -- before the first request -----------------------------------------------------------------------------------
+
+    def _batchable(self) -> None:
+        """Raise InputError unless the first axis of all inputs and outputs is one open dim."""
+        first = {(p.type.dims or (None,))[0] if isinstance(p.type, Tensor) else None for p in self.session.inputs}
+        ends = {(p.type.dims or (0,))[0] if isinstance(p.type, Tensor) else 0 for p in self.session.outputs}
+        if len(first) != 1 or not isinstance(next(iter(first)), str) or any(type(d) is int for d in ends):
+            told = ", ".join(map(str, (*self.session.inputs, *self.session.outputs)))
+            hint = "serve it with --batch 1, or export it with an open dim in front"
+            raise InputError(f"requests cannot run together: {told}", where=self.name, hint=hint)
+
+    def _warmed(self) -> str:
+        """Run each size that runs together once; the sizes that were chosen for open dims. Raises InputError where a
+        row's answer depends on the row beside it."""
+        given = parse_sizes(self.settings.dims)
+        chosen, feeds = first_that_runs(self.session, given, 0, lambda f: (self.session.run(f), f)[1])
+        if self.settings.rows == 1:
+            return chosen
+        one = {n: a[:1] for n, a in feeds.items()}
+        other = {n: np.flip(a[:1], -1) for n, a in feeds.items()}  # the same elements: places in a table stay such
+        alone, apart = self.session.run(one), self.session.run(other)
+        both = self.session.run({n: np.concatenate([one[n], other[n]]) for n in one})
+        for name, whole in both.items():
+            rows = np.concatenate([alone[name], apart[name]]) if alone[name].ndim else alone[name]
+            if rows.shape != whole.shape or not _alike(rows, whole):
+                hint = "serve it with --batch 1"
+                raise InputError(f"output {name!r} of a row depends on the rows beside it", where=self.name, hint=hint)
+        for size in sizes(self.settings.rows):
+            self.session.run({n: np.concatenate([a] * size) for n, a in one.items()})
+        return chosen
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def answer(self, asked: Asked, deadline: float | None) -> dict[str, Any]:
+        """The results of a request. Raises Overloaded where the line is full, DeadlineError, Cancelled (never to be
+        told: whoever waits has gone), and as Session.run does."""
+        if len(self.line) >= self.settings.line:
+            raise Overloaded(f"{len(self.line)} requests wait for {self.name}", self.patience())
+        if self.settings.rows > 1:
+            counts = {a.shape[0] if a.ndim else None for a in asked.feeds.values()}
+            if len(counts) > 1 or None in counts:
+                raise InputError(f"inputs have {counts} rows", where="request", hint="give each the same number")
+        limit = min(asked.seconds or math.inf, deadline or math.inf)
+        now = monotonic()
+        names = None if asked.wanted is None else tuple(asked.wanted)
+        job = Job(asked.feeds, names, now, now + limit)
+        job.ticket = asyncio.get_running_loop().create_future()
+        self.line.add(job)
+        self._pump()
+        try:
+            results: dict[str, Any] = await job.ticket
+        finally:
+            job.gone = True
+        return results
+
+    def patience(self) -> int:
+        """Seconds after which the line should be gone, 1 to 60."""
+        batches = math.ceil((len(self.line) + 1) / self.settings.rows) / self.settings.instances
+        return min(60, max(1, math.ceil(batches * self.seconds)))
+
+    def _pump(self) -> None:
+        """Begin what may begin now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop, now = asyncio.get_running_loop(), monotonic()
+        while True:
+            free = self.running < self.settings.instances
+            if not free:
+                break
+            following = self.line.take(now)
+            self._late(following.late)
+            if not following.jobs:
+                after = following.after
+                break
+            self._begin(following.jobs, now, loop)
+        if not free:
+            after = self.line.soonest() - now
+        if after < math.inf:
+            self._timer = loop.call_later(max(0.0, after), self._look)
+        self.metrics.waiting.set(len(self.line), **self.labels)
+
+    def _begin(self, jobs: tuple[Job, ...], now: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Run these jobs on a thread."""
+        self.running += 1
+        cancel = threading.Event() if self.seconds > LONG else None
+        for job in jobs:
+            job.began = now
+            self.metrics.waited.see(now - job.came, **self.labels)
+            if cancel is not None:
+                job.ticket.add_done_callback(lambda _: self._forsaken(jobs, cancel))
+        if self.settings.rows > 1:
+            self.metrics.rows.see(sum(job.rows for job in jobs), **self.labels)
+        loop.run_in_executor(self._threads, self._run, jobs, cancel).add_done_callback(partial(self._done, jobs))
+
+    def _look(self) -> None:
+        """Tell those that are late, if no run is free for others."""
+        self._timer = None
+        if self.running >= self.settings.instances:
+            now = monotonic()
+            self._late(tuple(job for job in self.line.jobs if job.until <= now))
+        self._pump()
+
+    def _late(self, jobs: tuple[Job, ...]) -> None:
+        for job in jobs:
+            job.gone = True
+            job.until = math.inf
+            if not job.ticket.done():
+                job.ticket.set_exception(DeadlineError("the request waited until its deadline", where=self.name))
+
+    @staticmethod
+    def _forsaken(jobs: tuple[Job, ...], cancel: threading.Event) -> None:
+        """End a run that nobody waits for any more."""
+        if all(job.ticket.cancelled() for job in jobs):
+            cancel.set()
+
+    def _run(self, jobs: tuple[Job, ...], cancel: threading.Event | None) -> list[Any]:
+        """On a thread: what is told to each of the jobs, results or an error."""
+        began = monotonic()
+        until = max(job.until for job in jobs)
+        deadline = None if until == math.inf else max(0.0, until - began)
+        try:
+            return self._together(jobs, deadline, cancel)
+        except MezzoError as error:
+            if len(jobs) == 1 or isinstance(error, DeadlineError | Cancelled):
+                return [error] * len(jobs)
+        answers: list[Any] = []  # one of them is at fault: each has its own answer
+        for job in jobs:
+            try:
+                answers += self._together((job,), deadline, cancel)
+            except MezzoError as error:
+                answers.append(error)
+        return answers
+
+    def _together(self, jobs: tuple[Job, ...], deadline: float | None, cancel: threading.Event | None) -> list[Any]:
+        names, count = jobs[0].names, sum(job.rows for job in jobs)
+        padded = next((s for s in sizes(self.settings.rows) if s >= count), count) if self.settings.rows > 1 else count
+        alone = len(jobs) == 1 and padded == count
+        feeds = jobs[0].feeds if alone else _stacked(jobs, padded - count)
+        if deadline is None and cancel is None:
+            results = self.session.run(feeds, names=names)
+        else:
+            results = self.session.run(feeds, names=names, deadline=deadline, cancel=cancel)
+        if alone:
+            return [results]
+        answers, at = list[Any](), 0
+        for job in jobs:
+            answers.append({n: r[at : at + job.rows] for n, r in results.items()})
+            at += job.rows
+        return answers
+
+    def _done(self, jobs: tuple[Job, ...], done: asyncio.Future[list[Any]]) -> None:
+        self.running -= 1
+        failed = done.exception()
+        answers = [failed] * len(jobs) if failed is not None else done.result()
+        took = monotonic() - jobs[0].began
+        self.seconds = took if not self.seconds else 0.9 * self.seconds + 0.1 * took
+        for job, answer in zip(jobs, answers, strict=True):
+            if job.ticket.done():
+                continue
+            if isinstance(answer, BaseException):
+                job.ticket.set_exception(answer)
+            else:
+                job.ticket.set_result(answer)
+        self._pump()
+        self._end()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Keep the version as long as a request for it is under way."""
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+            self._end()
+
+    def close(self) -> None:
+        """Take no part any more: what is in line is answered, then the threads end."""
+        self.closed = True
+        self._end()
+
+    def _end(self) -> None:
+        if self.closed and not (self.users or self.running or len(self.line)):
+            self._threads.shutdown(wait=False)
+
+
+def sizes(rows: int) -> tuple[int, ...]:
+    """Numbers of rows that are planned: powers of two, and `rows`.
+
+    >>> sizes(12)
+    (1, 2, 4, 8, 12)
+    """
+    return (*(1 << i for i in range(rows.bit_length()) if 1 << i < rows), rows)
+
+
+def _stacked(jobs: tuple[Job, ...], more: int) -> dict[str, Array]:
+    """The rows of all jobs, and behind them the last row again, so often that a planned number is reached."""
+    stacked = {}
+    for name, array in jobs[-1].feeds.items():
+        filler = [np.repeat(array[-1:], more, 0)] if more else []
+        stacked[name] = np.concatenate([*(job.feeds[name] for job in jobs), *filler])
+    return stacked
+
+
+def _alike(one: Array, other: Array) -> bool:
+    if one.dtype.kind in "OUSb":
+        return bool((one == other).all())
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    largest = np.max(np.abs(a), initial=0, where=np.isfinite(a))
+    return bool(np.allclose(a, b, rtol=0, atol=ALIKE * max(float(largest), 1e-12), equal_nan=True))
+
+
+def refusal(error: BaseException) -> tuple[int, Mapping[str, str]]:
+    """The status code of an error, and headers that go with it."""
+    match error:
+        case Overloaded():
+            return 503, {"retry-after": str(error.after)}
+        case DeadlineError():
+            return 504, {}
+        case BudgetError():
+            return 413, {}
+        case InputError():
+            return 400, {}
+        case MezzoError() if type(error).__name__ == "ShapeError":
+            return 400, {}
+        case _:
+            return 500, {}
