@@ -1,8 +1,8 @@
 """Looking on: how long the operations of a store take, as percentiles, lines of JSON, Prometheus text, and a trace.
 
-`KVStore.watch` puts `Watched` between the verbs and the backend. Times are counted in buckets that are two hundredths
-apart, so that percentiles are as near, a watch takes the same memory however long it lasts, and those of several
-workers can be added. The traces of several workers have one clock: each begins where all passed a barrier.
+`KVStore.watch` puts `WatchedBackend` between the verbs and the backend. Times are counted in buckets that are two
+hundredths apart, so that percentiles are as near, a watch takes the same memory however long it lasts, and those of
+several workers can be added. The traces of several workers have one clock: each begins where all passed a barrier.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, TextIO
 from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.files import replace_file
+from .backend import Backend
 from .rows import Sum
 from .stats import Stats
-from .store import Backend
 from .ticket import Ticket
 
 STEP = math.log(1.02)  # between buckets
@@ -71,7 +71,7 @@ class Timing:
 
 
 class Watch:
-    """What was seen of a store since `watch` was called: `timings` by verb and key, and the events of a trace."""
+    """Times and events of a store since `watch` was called: `timings` by verb and key, and those of a trace."""
 
     def __init__(self, rank: int, stats: Callable[[], Stats], events: TextIO | None, traced: bool) -> None:
         self.rank, self._stats, self._events, self._traced = rank, stats, events, traced
@@ -204,7 +204,7 @@ def _ignore(error: BaseException | None) -> None:
     pass
 
 
-class Watched:
+class WatchedBackend:
     """A backend whose operations are timed; everything else is that of the one below."""
 
     def __init__(self, backend: Backend, watch: Watch) -> None:
@@ -255,13 +255,13 @@ class Watched:
         self._backend.close(error)
 
 
-def watched(backend: Backend, trace: bool, verbose: bool) -> Watched:
+def watched(backend: Backend, trace: bool, verbose: bool) -> WatchedBackend:
     """A backend that is looked upon. With `trace` every worker calls it: its clock begins when all have."""
-    if isinstance(backend, Watched):
+    if isinstance(backend, WatchedBackend):
         verbose |= backend.watch.verbose
         backend = backend._backend
     if trace:
         backend.barrier()
     watch = Watch(backend.rank, backend.stats, sys.stderr if verbose else None, trace)
     watch.tell("join", kind=backend.kind, workers=backend.num_workers)
-    return Watched(backend, watch)
+    return WatchedBackend(backend, watch)
