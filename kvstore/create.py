@@ -6,6 +6,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from ..ops.errors import InputError
+from ..runtime.environment import switch
 from .environment import Environment
 from .levels import Levels
 from .local import Local
@@ -14,7 +15,7 @@ from .store import KVStore
 
 LOCAL = ("local", "device")
 # Kind -> how its workers follow each other, unless `consistency` says otherwise.
-DIST = {"dist_sync": "sequential", "dist_device_sync": "sequential", "dist_async": "eventual"}
+DIST = {"dist_sync": "sequential", "dist_device_sync": "sequential", "dist_async": "eventual", "nccl": "sequential"}
 KINDS = (*LOCAL, *DIST)
 CONSISTENCIES = ("sequential", "bounded", "eventual")
 
@@ -33,6 +34,7 @@ def create(
     | `local`, `device` | this process | sums over the devices of this process |
     | `dist_sync`, `dist_device_sync` | those of the job | sums over all workers, in the order of their ranks |
     | `dist_async` | those of the job | counts by itself, when it has arrived |
+    | `nccl` | those of the job, each with a GPU | as `dist_sync`; a Trainer's gradients travel from GPU to GPU |
 
     `consistency` is `sequential` (a round is the set of all workers; the same numbers in every run), `bounded` (nobody
     is more than `staleness` pushes of a key ahead of the slowest) or `eventual` (nobody waits for anybody); a pair says
@@ -51,8 +53,17 @@ def create(
     >>> create("dist_sinc")
     Traceback (most recent call last):
     mezzo.ops.errors.InputError: kv.create: there is no kind 'dist_sinc'
-      hint: did you mean 'dist_sync'? There are local, device, dist_sync, dist_device_sync, dist_async
+      hint: did you mean 'dist_sync'? There are local, device, dist_sync, dist_device_sync, dist_async, nccl
     """
+    store = _created(kind, consistency, staleness, deadline)
+    if switch("MEZZO_KV_VERBOSE") == "1":
+        store.watch(verbose=True)
+    return store
+
+
+def _created(
+    kind: str, consistency: str | tuple[str, str] | None, staleness: int | None, deadline: float | None
+) -> KVStore:
     if kind not in KINDS:
         near = get_close_matches(str(kind), KINDS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -27,6 +27,9 @@ from .rule import Rule, Updater, by_names
 from .states import Saved, read_states, write_states
 from .stats import Stats
 from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from .watching import Watch
 
 Key = str | int
 Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
@@ -372,6 +375,15 @@ class KVStore:
 
     def stats(self) -> Stats:
         return self._backend.stats()
+
+    def watch(self, *, trace: bool = False, verbose: bool = False) -> Watch:
+        """Time every operation from now on: `timings` by verb and key, Prometheus text and, with `trace`, when every
+        worker calls it, a trace whose clock is that of all. `verbose` writes a line of JSON for each event to standard
+        error, as MEZZO_KV_VERBOSE=1 does for every store."""
+        from .watching import watched
+
+        self._backend = made = watched(self._backend, trace, verbose)
+        return made.watch
 
     def close(self) -> None:
         """Leave the store. The other workers may go on with what needs nothing from this one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ops.dataclasses import dataclass
-from ..ops.errors import InputError
+from ..ops.errors import InputError, MissingPackage
 from ..runtime.devices import device_named
 
 
@@ -49,6 +49,20 @@ def gpu(index: int = 0) -> Place:
     """A GPU, counted from 0. Raises MissingPackage, which says what is missing, where there is none."""
     device_named(f"gpu:{index}")
     return _place("gpu", index)
+
+
+def num_gpus() -> int:
+    """The number of GPUs that CUDA shows; 0 where there is none, or no CuPy.
+
+    >>> num_gpus() >= 0
+    True
+    """
+    from ..runtime.backends.cuda.driver import count  # with the first question about GPUs
+
+    try:
+        return count()
+    except MissingPackage:
+        return 0
 
 
 def place_of(given: Place | str | None) -> Place:

@@ -1,5 +1,5 @@
 """A worker of a job that trains over a communicator: `python -m tests.collective_job FOLDER COURSE...`, each course as
-OPTIMIZER/ZERO/GATHER/BUCKETS; `dies` is a training of which rank 1 is killed or frozen, `again` goes on from it."""
+OPTIMIZER/ZERO/GATHER/BUCKETS; `killed` and `frozen` are trainings of which rank 1 is, `hosts` says what is refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import mezzo as mz
-from mezzo.ops.errors import MezzoError
+from mezzo.ops.errors import InputError, MezzoError
 
 from .collective_lessons import Course, learned
 
@@ -29,6 +30,12 @@ def main(folder: Path, *what: str) -> None:
     kv = mz.kv.create("dist_sync")
     if what[0] in SIGNALS:
         dies(folder, kv, SIGNALS[what[0]])
+        return
+    if what[0] == "hosts":
+        with pytest.raises(InputError) as refused:
+            Course("adam", 2, 1).trainer(kv)
+        (folder / f"{kv.rank}.heard").write_text(refused.value.message)
+        kv.close()
         return
     found = {}
     for text in what:

@@ -47,11 +47,23 @@ class Event:
         self.at, self.device = 0.0, standin.device
         self.on: Stream | None = None
         self.until = 0
+        self.captured = False
 
     def record(self, stream: Stream | None = None) -> None:
         on = stream or self._standin._current[-1]
         if not on.null and on.device != self.device:
             raise CUDARuntimeError("cudaErrorInvalidResourceHandle: an event and a stream of two devices")
+        root = self._standin._capturing
+        self.captured = root is not None and (root is on or on in root.forked)
+        if self.captured:  # it is part of the graph, and happens whenever that is launched
+            assert root is not None
+            if on is not root:
+                root.forked[on] = self
+            root.recorded.append((lambda: self._happen(on), "record"))
+            return
+        self._happen(on)
+
+    def _happen(self, on: Stream) -> None:
         self.at, self.on, self.until, self.seen = self._standin.clock, on, on.issued, dict(on.seen)
 
     def finish(self) -> None:

@@ -205,8 +205,11 @@ class Standin:
 
     def submit(self, stream: Stream, action: Callable[[], None], what: str) -> None:
         """Ask something of a stream now, or with the graph that is being captured."""
-        if self._capturing is stream:
-            stream.recorded.append((action, what))
+        root = self._capturing
+        if root is not None and (root is stream or stream in root.forked):
+            root.recorded.append((action, what))
+            if stream is not root:
+                root.forked[stream] = None  # until an event behind it is waited for
             return
         if stream.null:
             self.refuse_in_capture(f"{what} on the default stream")
@@ -488,6 +491,7 @@ class Stream:
         self.ptr = 0 if null else next(standin._numbers)
         self.seen: dict[Stream, int] = {}
         self.recorded: list[tuple[Callable[[], None], str]] = []
+        self.forked: dict[Stream, Any] = {}  # streams that a capture here has taken in, and the last event of each
         self.spoilt = False
         self.device = standin.device
         self.waiting: deque[Callable[[], object]] = deque()
@@ -514,17 +518,20 @@ class Stream:
             raise RuntimeError("cannot capture on the default (legacy) stream")
         assert mode == MODES["streamCaptureModeThreadLocal"], "other threads are disturbed"
         assert self._standin._capturing is None
-        self._standin._capturing, self.recorded, self.spoilt = self, [], False
+        self._standin._capturing, self.recorded, self.spoilt, self.forked = self, [], False, {}
 
     def end_capture(self) -> Graph:
         self._standin._capturing = None
         if self.spoilt:
             raise CUDARuntimeError("cudaErrorStreamCaptureInvalidated: operation failed due to a previous error")
+        if self.forked:
+            raise CUDARuntimeError("cudaErrorStreamCaptureUnjoined: a stream was taken in and is not waited for")
         self._standin.say("capture", f"{len(self.recorded)} nodes", 0, self)
         return Graph(self._standin, self.recorded)
 
     def is_capturing(self) -> bool:
-        return self._standin._capturing is self
+        root = self._standin._capturing
+        return root is self or (root is not None and self in root.forked)
 
     def synchronize(self) -> None:
         self._standin.host_waits(self)
@@ -534,6 +541,20 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
+        """As CUDA does: a stream that waits for an event of a capture is part of it from there on, until the stream
+        that is captured has waited for its last event."""
+        root = self._standin._capturing
+        if root is not None and event.captured:
+            if self is root:
+                for stream in [s for s, last in root.forked.items() if last is event]:
+                    del root.forked[stream]
+            else:
+                root.forked.setdefault(self, None)
+            root.recorded.append((lambda: self._wait(event), "wait"))
+            return
+        self._wait(event)
+
+    def _wait(self, event: Event) -> None:
         for stream, tick in event.seen.items():
             self.seen[stream] = max(self.seen.get(stream, -1), tick)
         if event.on is not None and event.on is not self:

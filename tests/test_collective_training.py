@@ -20,12 +20,14 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import DType
 from mezzo.ops.errors import InputError, ModelError, PeerError
 from mezzo.runtime.optimizer import LAMB, SGD, SGLD, Adam
+from mezzo.tools.explain_training import training_table
 from mezzo.tools.launch import launch, members
 from mezzo.train.buckets import Bucket, buckets_of
+from mezzo.train.collective import Collective
 from mezzo.train.parts import is_part
 
 from .collective_job import course_of
-from .collective_lessons import Course, by_threads, in_turn, learned, together
+from .collective_lessons import Course, by_threads, in_turn, learned, network, together
 
 Array = np.ndarray[Any, Any]
 ROOT = Path(__file__).parents[1]
@@ -339,3 +341,33 @@ def test_half_precision_has_one_scale_on_all_ranks(zero: int) -> None:
     assert first[1] < 3, "an update was skipped"
     np.testing.assert_array_equal(first[2], second[2])
     assert np.isfinite(first[2]).all()
+
+
+# -- predicted, and refused
+
+
+def test_memory_is_predicted_before_a_rank_begins() -> None:
+    course = Course("adam", 4)
+    table = training_table(network(), 4, "adam", {})
+    assert [row[0] for row in table.rows] == [0, 1, 2]
+    for zero, *_ in table.rows:
+
+        def measured(communicator: Communicator, level: int = int(zero)) -> tuple[int, int]:
+            trainer = Course("adam", 4, level).trainer(communicator)
+            learned(trainer, [course.batches()[0][communicator.rank]])
+            kept = [a.nbytes for n, a in trainer.states.items() if n.startswith("optimizer/") and n.count("/") > 1]
+            exchange = trainer.exchange
+            assert isinstance(exchange, Collective)
+            return sum(kept), sum(a.nbytes for a in (*exchange._buffers.values(), *exchange._answers.values()))
+
+        row = dict(zip(table.columns, table.rows[int(zero)], strict=True))
+        assert together(team(4, 60), measured)[0] == (row["optimizer states"], row["buckets"]), zero
+    assert len(training_table(network(), 4, "lamb", {}).rows) == 1, "whole tensors are not shared out"
+
+
+def test_workers_of_two_hosts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    command = (sys.executable, "-m", "tests.collective_job", str(tmp_path), "hosts")
+    assert launch(members(command, 2, 1, 2)) == 0
+    for rank in range(2):
+        assert (tmp_path / f"{rank}.heard").read_text() == "the workers are on 2 hosts, which share no memory"

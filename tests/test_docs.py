@@ -28,11 +28,13 @@ PAGES = [
     ROOT / "docs/arrays.md",
     ROOT / "docs/gpu.md",
     ROOT / "docs/from-onnxruntime.md",
+    ROOT / "docs/from-mxnet.md",
     ROOT / "docs/untrusted.md",
     ROOT / "docs/service.md",
     ROOT / "docs/serving.md",
     ROOT / "docs/generation.md",
     ROOT / "docs/models.md",
+    ROOT / "docs/multi-gpu.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))

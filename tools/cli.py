@@ -120,6 +120,8 @@ def run(
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
 @click.option("--sizes", "walks", metavar="DIM=1..512", multiple=True, help="Plan for sizes of a dim; what each costs.")
 @click.option("--buckets", type=click.Choice(["auto"]), help="Round sizes up where that is proven to change nothing.")
+@click.option("--workers", type=click.IntRange(1), help="Plan a training on so many ranks: the memory of each.")
+@click.option("--optimizer", default="adam", show_default=True, help="Of --workers.")
 @device_option
 @precision_option
 @shape_option
@@ -132,6 +134,8 @@ def explain(
     budget: str | None,
     walks: tuple[str, ...],
     buckets: Literal["auto"] | None,
+    workers: int | None,
+    optimizer: str,
     device: str,
     precision: str,
     shapes: tuple[str, ...],
@@ -155,6 +159,13 @@ def explain(
 
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}
+    if workers is not None:
+        from ..importers import load_graph
+        from .explain_training import training_table
+
+        table = training_table(load_graph(model), workers, optimizer, inputs.parse_sizes(shapes), seed, device)
+        show(Report(str(model), facts, (table,)), as_json=as_json)
+        return
     session = load(model, device=device, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
     parts = tuple(part for part, on in flags.items() if on) or (() if walks else ("graph", "kernels", "memory"))
@@ -400,6 +411,10 @@ class _Again(click.Command):
 @click.option("--amp", type=click.Choice(["bf16", "fp16"]), help="Mixed precision.")
 @click.option("--seed", default=0, show_default=True, help="Of shuffling, setting aside, dropout and a new head.")
 @click.option("--threads", type=click.IntRange(1), help="Of each step; all processors if not given.")
+@click.option("--zero", default="0", show_default=True, type=click.Choice(["0", "1", "2"]),
+              callback=lambda _context, _option, level: int(level),
+              help="Of -n: share out the optimizer's states (1), and sums of gradients (2).")  # fmt: skip
+@click.option("--wire", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of -n: the type of gradients on their way.")
 @click.option(
     "-n", "--workers", type=click.IntRange(1), help="Train in so many processes; --batch is what each has of a batch."
 )

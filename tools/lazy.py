@@ -38,6 +38,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "models": ("models", ""),
     "mxnet": ("mxnet", ""),
     "nd": ("nd", ""),
+    "num_gpus": ("nd.place", "num_gpus"),
     "onnxruntime": ("onnxruntime", ""),
     "optimizer": ("runtime.optimizer", ""),
     "profiler": ("tools.profiler", ""),

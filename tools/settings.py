@@ -65,6 +65,8 @@ class Settings:
     amp: str | None
     seed: int
     threads: int | None
+    zero: int
+    wire: str | None
     remainder: str
     # what is kept
     checkpoint: Path | None

@@ -78,6 +78,9 @@ def train(
         seed=how.seed,
         threads=how.threads,
         kvstore=kvstore,
+        zero=how.zero,
+        buckets=bool(how.zero or how.wire),
+        wire=how.wire,
     )
     course = Course(trainer, learn, held, batch, how.epochs, how.seed, whole, share, how.checkpoint)
     course.every, course.stop = Every.parse(how.every), stop

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 
 import numpy as np
 
 from ..kvstore.collective.communicator import Communicator, Work
+from ..kvstore.collective.nccl import Nccl
 from ..ops import DType, Tensor
 from ..ops.errors import ExecutionError, InputError, PeerError
 from ..ops.training.exchange import ALL, PART, SUM
@@ -52,6 +54,8 @@ class Collective:
         compare_every: int = 0,
     ) -> None:
         self.communicator, self.joined = communicator, False
+        self.device = communicator if isinstance(communicator, Nccl) else None  # that of values on GPUs
+        self.host = communicator.beside if isinstance(communicator, Nccl) else communicator
         self.rank, self.workers = communicator.rank, communicator.size
         self.zero, self._most, self._wire, self.overlap = zero, most, wire, overlap
         self._compare_every = compare_every if self.workers > 1 else 0
@@ -94,7 +98,7 @@ class Collective:
         for name, parameter in parameters.items():
             array = np.ascontiguousarray(np.asarray(parameter))
             array = array if array.flags.writeable else array.copy()
-            self.communicator.broadcast(array, name=name).wait()
+            self.host.broadcast(array, name=name).wait()
             if array is not parameter:
                 parameter[...] = array
         self.joined = True
@@ -119,6 +123,10 @@ class Collective:
                     where=f"rank {self.rank}",
                     hint="begin again from a checkpoint; memory or a processor of that rank may be broken",
                 )
+
+    def watched(self, step: int) -> AbstractContextManager[None]:
+        """Watch over a step on a GPU, which would wait for ever for a rank that has died."""
+        return nullcontext() if self.device is None else self.device.watched(f"step {step}")
 
     # -- one step ---------------------------------------------------------------------------------------------------
 
@@ -177,18 +185,21 @@ class Collective:
     def gathered(self, array: Array, name: str) -> Array:
         """The arrays of all ranks, one in each row."""
         out = np.empty(self.workers * array.size, array.dtype)
-        return np.asarray(self.communicator.all_gather(array, out, name=name).wait()).reshape(self.workers, -1)
+        return np.asarray(self.host.all_gather(array, out, name=name).wait()).reshape(self.workers, -1)
 
     def total(self, numbers: Sequence[float]) -> list[float]:
         """The sum over all ranks of each number (float64). Every rank calls it, with as many numbers."""
         if self.workers == 1:
             return list(numbers)
         place = np.array(numbers, np.float64)
-        return [float(n) for n in self.communicator.all_reduce(place, name="totals").wait()]
+        return [float(n) for n in self.host.all_reduce(place, name="totals").wait()]
 
     def any(self, flag: bool) -> bool:
         """Return True if the flag is set on any rank. Every rank calls it."""
         return self.total([float(flag)])[0] > 0
+
+    def drop_losses(self) -> None:
+        """Nothing is compressed."""
 
     def barrier(self) -> None:
         """Return when every rank is here."""

@@ -8,6 +8,7 @@ gradients, in the gradient's place; with the optimizer on the store it is the pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -130,9 +131,17 @@ class Exchange:
             self._drift = Drift(self.store, [*parameters], f"{self._prefix}parameters")
         self._drift.check(parameters, "" if step is None else f" after step {step}")
 
+    def drop_losses(self) -> None:
+        """Forget what compression has left over."""
+        self.store.drop_losses()
+
     def barrier(self) -> None:
         """Return when every worker is here."""
         self.store.barrier()
+
+    def watched(self, step: int) -> AbstractContextManager[None]:
+        """A store watches over its own waits."""
+        return nullcontext()
 
     # -- one step ---------------------------------------------------------------------------------------------------
 

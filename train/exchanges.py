@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..kvstore.store import KVStore
 
 Exchanging = Exchange | Collective
+GPUS = "nccl"  # the kind of a store
 
 
 def exchange_of(
@@ -24,6 +25,7 @@ def exchange_of(
     zero: int = 0,
     buckets: bool | int = False,
     wire: str | None = None,
+    device: str = "cpu",
 ) -> Exchanging | None:
     """What carries a Trainer's gradients: nothing, the store, or a communicator, where one is given, or where `zero`,
     `buckets` or `wire` ask for what only communicators do. Raises InputError for what cannot be.
@@ -39,12 +41,24 @@ def exchange_of(
     from ..kvstore.collective.communicator import Communicator
 
     if not isinstance(kvstore, Communicator):
-        if not named:
-            return Exchange(kvstore, on_store, overlap, compare_every)
-        from ..kvstore.collective.opening import beside
         from ..kvstore.create import create
 
-        kvstore = beside(create(kvstore) if isinstance(kvstore, str) else kvstore)
+        kvstore = create(kvstore) if isinstance(kvstore, str) else kvstore
+        if not named and kvstore.kind != GPUS:
+            return Exchange(kvstore, on_store, overlap, compare_every)
+        from ..kvstore.collective.opening import beside
+
+        if kvstore.kind == GPUS and not device.startswith("gpu:"):
+            raise InputError(
+                f"a {GPUS!r} store is for GPUs, and the device is {device!r}", where="Trainer",
+                hint='give device="gpu:0", or kvstore="dist_sync"',
+            )  # fmt: skip
+        kvstore, gpus = beside(kvstore), kvstore.kind == GPUS
+        if gpus:
+            from ..kvstore.collective.nccl import Nccl
+            from ..runtime.backends.cuda.driver import index_of
+
+            kvstore = Nccl(kvstore, index_of(device))
     if on_store:
         raise InputError(
             "a communicator keeps no parameters",

@@ -266,3 +266,13 @@ def measures_of(terms: Sequence[Term], asked: Sequence[Measured] | Mapping[str, 
             raise InputError(f"no loss compares {name!r} with a target", where="metrics=")
         measures.append((term, metrics_named(metrics)))
     return measures
+
+
+def zeroed(states: Mapping[str, Array], measures: Measures) -> None:
+    """Count from nothing."""
+    for name, array in states.items():
+        if name.startswith(METRICS):
+            array[...] = 0
+    for _, metrics in measures:
+        for metric in metrics:
+            metric.reset()

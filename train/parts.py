@@ -20,7 +20,7 @@ from ..ops.types import Array
 from ..runtime.ir.graph import Graph
 from .buckets import KEY, Bucket
 from .building import SHARE
-from .checkpoint import Parts, write_part
+from .checkpoint import Checkpoint, Parts, write_part
 from .collective import Collective
 from .sharded import LAYOUT
 
@@ -81,6 +81,16 @@ def written(
         )
     layout = [[b.key, *b.names] for b in layout_of(graph, exchange.workers)]
     return whole, Parts(layout, tuple(bytes(row).hex() for row in digests))
+
+
+def read(found: Checkpoint, states: Mapping[str, Array], graph: Graph, exchange: object) -> Mapping[str, Array]:
+    """The arrays of a checkpoint by the names of these states; what it has not is left out."""
+    arrays = found.arrays if found.parts is None else joined(found.arrays, found.parts.arrays, found.parts.layout)
+    if not isinstance(exchange, Collective):
+        return arrays
+    layout = layout_of(graph, exchange.workers)
+    mine = {n: state_of(n, arrays, layout, exchange.rank, a) for n, a in states.items()}
+    return {n: a for n, a in mine.items() if a is not None}
 
 
 def joined(arrays: Mapping[str, Array], parts: Sequence[Mapping[str, Array]], told: Any) -> dict[str, Array]:

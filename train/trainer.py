@@ -38,13 +38,13 @@ from .exchange import COMPARED, Exchange
 from .exchanges import Exchanging, exchange_of
 from .following import Callback, Functions, Resumed, Run, follow, states_of
 from .integers import with_integer_weights
-from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of
+from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
 from .names import FIT, TRAINER, refuse
 from .overflow import Overflow, overflows
-from .parts import joined, layout_of, state_of, written
+from .parts import read, written
 from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import WAYS, sized, smallest
@@ -80,7 +80,9 @@ class Trainer:
     of rank 0; random numbers differ by rank. Statistics of batch normalisation, losses and metrics are this worker's
     own, where nothing else is said. Gradients travel while the rest of the backward part runs (`overlap`), or after it
     (False); by default, on processors, whichever took less time in the first steps. Every `compare_every` steps
-    (0: never), and before a checkpoint, digests of the parameters are compared.
+    (0: never), and before a checkpoint, digests of the parameters are compared. With `buckets` (True, or bytes) they
+    travel in flat buckets over a communicator, with `wire` ("bf16", "fp16") as 16 bits; `zero` 1 shares out the
+    optimizer's states among the workers, 2 also sums of gradients (docs/multi-gpu.md). Shares may differ then.
 
     `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
     or the shapes of the inputs to plan for, by name, if the model leaves them open.
@@ -136,7 +138,14 @@ class Trainer:
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.exchange = exchange_of(
-            kvstore, update_on_kvstore, overlap is not False, compare_every, zero=zero, buckets=buckets, wire=wire
+            kvstore,
+            update_on_kvstore,
+            overlap is not False,
+            compare_every,
+            zero=zero,
+            buckets=buckets,
+            wire=wire,
+            device=device,
         )
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
@@ -266,7 +275,8 @@ class Trainer:
             if isinstance(exchange, Collective):
                 self._weigh(exchange.fraction(size))
             sizes = exchange.sizes_begin(size)
-            found = self._together(session, fed, observe, exchange)
+            with exchange.watched(number):
+                found = self._together(session, fed, observe, exchange)
             exchange.sizes_end(sizes)
             exchange.compare(self.parameters, number)
         self._calls, loss = number, float(found[self.loss])
@@ -433,7 +443,7 @@ class Trainer:
 
     def reset_metrics(self) -> None:
         """Count from nothing."""
-        _zero(self.states, self._measures)
+        zeroed(self.states, self._measures)
 
     def evaluate(self, batches: Iterable[Feeds], *, everywhere: bool = False) -> Metrics:
         """The metrics of the model in inference mode on other data; nothing is learned. With `everywhere` each worker
@@ -447,7 +457,7 @@ class Trainer:
             self._evaluation = Session(plain.but(states=(*plain.states, *kept)), states=shared, **self._how)
         session = self._evaluation
         measures = [(term, [copy(m) for m in metrics]) for term, metrics in self._measures]
-        _zero(session.states, measures)
+        zeroed(session.states, measures)
         for feeds in batches:
             fed, _ = self._fed(feeds)
             self._measure(measures, session.run(fed), fed)
@@ -503,8 +513,7 @@ class Trainer:
         normalisation are its own. What the optimizer keeps on the store is written beside.
         """
         exchange = self.exchange
-        states: Mapping[str, Array] = self.states
-        parts = None
+        states, parts = self.states, None
         if exchange is not None:
             exchange.compare(self.parameters)
         if isinstance(exchange, Collective):
@@ -519,7 +528,7 @@ class Trainer:
         if isinstance(exchange, Exchange) and exchange.on_store and exchange.joined:
             Path(folder).mkdir(parents=True, exist_ok=True)
             exchange.store.save_optimizer_states(_beside(folder, self._calls))
-        exchange.store.drop_losses()
+        exchange.drop_losses()
         if exchange.rank == 0:
             checkpoint.save(folder, made, keep)
             stay = [_beside(folder, run) for run in (self._calls, *checkpoint.kept(folder, self._calls, keep))]
@@ -536,7 +545,7 @@ class Trainer:
         first step.
         """
         if self.exchange is not None:
-            self.exchange.store.drop_losses()
+            self.exchange.drop_losses()
         if self.exchange is not None and self.exchange.on_store and self.exchange.joined:
             raise InputError(
                 "the store has its parameters already", where="resume", hint="resume before the first step"
@@ -548,12 +557,7 @@ class Trainer:
                 where=str(folder),
                 hint="make the Trainer with the model and the options that it had",
             )
-        arrays = found.arrays if found.parts is None else joined(found.arrays, found.parts.arrays, found.parts.layout)
-        exchange = self.exchange
-        if isinstance(exchange, Collective):
-            layout = layout_of(self.graph_of_step, exchange.workers)
-            now = {n: state_of(n, arrays, layout, exchange.rank, a) for n, a in self.states.items()}
-            arrays = {n: a for n, a in now.items() if a is not None}
+        arrays = read(found, self.states, self.graph_of_step, self.exchange)
         for name, array in self.states.items():
             if name not in arrays or type_of(arrays[name]) != type_of(array):
                 raise InputError(f"the checkpoint has no {type_of(array)} {name!r}", where=str(folder))
@@ -589,13 +593,3 @@ class Trainer:
 def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
     """Return the path of the states of a store's optimizer, beside the checkpoint of a run."""
     return Path(folder) / f"optimizer-{run}.states"
-
-
-def _zero(states: Mapping[str, Array], measures: Measures) -> None:
-    """Count from nothing."""
-    for name, array in states.items():
-        if name.startswith(METRICS):
-            array[...] = 0
-    for _, metrics in measures:
-        for metric in metrics:
-            metric.reset()

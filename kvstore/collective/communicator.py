@@ -209,3 +209,25 @@ class Alone(Communicator):
 
     def close(self) -> None:
         self.closed = True
+
+
+class Planned(Communicator):
+    """Rank 0 of so many that are not there: programs are planned for it, and none runs.
+
+    >>> Planned(8).size
+    8
+    """
+
+    kind = "planned"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(0, size, 1.0)
+
+    def _start(self, call: Call, x: Any, out: Any, stream: Any) -> Work:
+        raise InputError(f"{call} of ranks that are not there", where=self.where, hint="it is for plans alone")
+
+    def abort(self, reason: str) -> None:
+        self.failure = MezzoError(reason, where=self.where)
+
+    def close(self) -> None:
+        self.closed = True

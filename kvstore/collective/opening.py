@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from ...ops.errors import InputError
+from ...runtime.digests import blake2b
+from ..create import DIST
 from ..environment import Environment
 from ..host.mesh import join
 from ..store import KVStore
@@ -12,6 +16,17 @@ from .communicator import Alone, Communicator
 from .shared import Shared
 
 _beside: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many communicators a store has beside it
+
+
+def _hosts(store: KVStore, number: int, host: str) -> list[int]:
+    """A number for the host of each worker. Raises InputError where the store does not sum."""
+    if store.steps or set(store.consistency) != {"sequential"}:
+        why = "has an optimizer" if store.steps else "does not sum over workers"
+        raise InputError(f"the store {why}", where="communicator", hint="make the Trainer first, with dist_sync")
+    numbers, key = np.zeros(store.num_workers, np.int64), f"collective/hosts {number}"
+    store.init(key, numbers)
+    numbers[store.rank] = int.from_bytes(blake2b(host.encode(), digest_size=7).digest(), "little")
+    return [int(n) for n in store.pushpull(key, numbers)]
 
 
 def beside(store: KVStore, deadline: float | None = None) -> Communicator:
@@ -22,15 +37,16 @@ def beside(store: KVStore, deadline: float | None = None) -> Communicator:
     """
     if store.num_workers == 1:
         return Alone()
-    if not store.kind.startswith("dist"):
+    if store.kind not in DIST:
         raise InputError(f"the workers of a {store.kind!r} store share no memory", where="communicator")
     number = _beside[store] = _beside.get(store, -1) + 1
     environment = Environment.read()
-    if environment.servers:
+    hosts = _hosts(store, number, environment.host)
+    if len(set(hosts)) > 1:
         raise InputError(
-            "this job has servers, and its workers may be on several hosts",
+            f"the workers are on {len(set(hosts))} hosts, which share no memory",
             where="communicator",
-            hint="mezzo launch without -s; between hosts gradients travel through the store",
+            hint="leave out zero=, buckets= and wire=: between hosts gradients travel through the store",
         )
     root, wait = environment.root, environment.deadline if deadline is None else deadline
     name = f"mezzo/{root[0]}:{root[1]}/{environment.host}/collective {number}"

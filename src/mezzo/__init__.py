@@ -8,7 +8,7 @@
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`, `models`), `data`,
 training (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `lora`, `merge_lora`, `amp`,
-`quantize`), the KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`), `generate`,
+`quantize`), the KVStore (`kv`), what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`, `num_gpus`), `generate`,
 `onnxruntime` and `as_onnxruntime` are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
@@ -98,6 +98,7 @@ __all__ = [
     "models",
     "mxnet",
     "nd",
+    "num_gpus",
     "onnx",
     "onnxruntime",
     "op",

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....ops import Tensor
 from ....ops.errors import ExecutionError
-from ....ops.training.exchange import AWAIT, DOMAIN, EMIT, SUM
+from ....ops.training.exchange import AWAIT, DOMAIN, EMIT, PART, SUM
 from ....ops.types import Array
 from ...compile.kernel import Alias, Call, Choice, Declined, Exchange, KernelArgs, KernelRequest, nothing
 from ...ir.graph import Node
@@ -51,17 +51,17 @@ class CudaExchanges:
         if node.op == AWAIT and verb != SUM:
             if store is None:
                 return partial(_alone, x, out, verb, int(node.attrs.get("rank", 0)))
-            assert isinstance(store, Transfer)
+            assert isinstance(store, Transfer | OnDevice)
             answer = args.request.outputs[0]
             assert isinstance(answer, Tensor)
             return store.fetching(str(node.attrs["key"]), out, answer, ANSWER)
         copy = nothing if x.data.ptr == out.data.ptr or not x.nbytes else partial(_across, out, x)
         if store is None:
             return copy
-        assert isinstance(store, Transfer)
+        assert isinstance(store, Transfer | OnDevice)
         key = str(node.attrs["key"])
         if node.op == AWAIT:
-            return store.fetching(key, out, known)
+            return store.fetching(key, out, known) if copy is nothing else _then(store.fetching(key, out, known), copy)
         send = store.sending(key, out, known, verb)  # whose bytes stay until the Await, which reads them
         return send if copy is nothing else partial(_both, copy, send)
 
@@ -89,6 +89,86 @@ def _alone(x: Any, out: Any, verb: str, rank: int) -> None:
 def _both(first: Call, second: Call) -> None:
     first()
     second()
+
+
+def _then(first: Call, second: Call) -> Call:
+    return partial(_both, first, second)
+
+
+class OnDevice:
+    """The communicator's side of the steps of an instance: values travel from GPU to GPU, on a stream of their own.
+
+    A call is ordered when a value is final, behind what has been ordered on the steps' stream, which waits for it at
+    the Await alone: both can be part of one CUDA graph.
+    """
+
+    def __init__(self, store: Exchange, communicator: Any, stream: Any) -> None:
+        self._store, self._communicator, self._stream = store, communicator, stream
+        self._cuda = cupy().cuda
+        self._calls = self._cuda.Stream(non_blocking=True)
+        self._ready: dict[str, Any] = {}
+        self._done: dict[str, Any] = {}
+        self._answers: dict[str, Any] = {}
+
+    @property
+    def part(self) -> tuple[int, ...]:
+        return self._store.part
+
+    def buffer(self, key: str, type: Tensor) -> Array:
+        return self._store.buffer(key, type)
+
+    def emit(self, key: str, verb: str = SUM) -> None:
+        raise ExecutionError("a step of the host sends what lies on a GPU", where=f"key {key!r}")
+
+    def wait(self, key: str) -> Array:
+        raise ExecutionError("a step of the host awaits what lies on a GPU", where=f"key {key!r}")
+
+    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
+        return self._store.sum_rows(key, ids, rows)
+
+    def sending(self, key: str, x: Any, known: Tensor, verb: str = SUM) -> Call:
+        """Return the call that orders what a value is sent for."""
+        ready = self._ready[key] = self._cuda.Event(disable_timing=True)
+        done = self._done[key] = self._cuda.Event(disable_timing=True)
+        one, size = self._communicator, self._communicator.size
+        if verb == SUM:
+            order = partial(one.all_reduce, x, name=key, stream=self._calls)
+        else:
+            parts = verb == PART
+            count = x.size // size if parts else x.size * size
+            answer = self._answers[key] = one.empty(count, known.dtype.numpy)
+            call = one.reduce_scatter if parts else one.all_gather
+            order = partial(call, x, answer, name=key, stream=self._calls)
+
+        def send() -> None:
+            ready.record(self._stream)
+            self._calls.wait_event(ready)
+            order()
+            done.record(self._calls)
+
+        return send
+
+    def fetching(self, key: str, out: Any, known: Tensor, mark: str = "") -> Call:
+        """Return the call that has the steps' stream wait for the answer."""
+        done, answer = self._done[key], self._answers.get(key)
+
+        def fetch() -> None:
+            self._stream.wait_event(done)
+            if answer is not None:
+                _across(out, answer)
+
+        return fetch
+
+    def forget(self) -> None:
+        """Nothing of a run is left over: what has been ordered is done, or aborted."""
+
+
+def carrier(store: Exchange | None, stream: Any) -> Transfer | OnDevice | None:
+    """What carries the values of an instance's steps: through memory of the host to a store, or between GPUs."""
+    if store is None:
+        return None
+    communicator = getattr(store, "device", None)
+    return Transfer(store, stream) if communicator is None else OnDevice(store, communicator, stream)
 
 
 class Transfer:

@@ -26,7 +26,7 @@ from ...memory.liveness import Space, aligned
 from ...memory.pool import aligned_empty
 from .capture import CaptureRefused, Numbered, captured
 from .driver import LOADED, cupy
-from .exchange import Transfer
+from .exchange import carrier
 from .faults import DeviceLost, lost, step_by_step, told
 from .host import HOST, Aside, aside
 from .keys import Keys
@@ -71,7 +71,7 @@ class GpuInstance(Instance):
             self.stream = self._cuda.Stream(non_blocking=True)
             self._came = self._cuda.Event(disable_timing=True)
             self._bind(states or {})
-            self._carried = None if around.exchange is None else Transfer(around.exchange, self.stream)
+            self._carried = carrier(around.exchange, self.stream)
             self._keys = Keys(self._load(), gpu.index)
             self.calls = [self._call(i) for i in range(len(program.steps))]
         self._eager: list[Numbered] = [(i, call) for i, call in enumerate(self.calls) if call is not nothing]

@@ -1,0 +1,57 @@
+"""`mezzo explain --workers N`: the memory of each rank of a training, planned before a device is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..kvstore.collective.communicator import Planned
+from ..ops import Tensor
+from ..ops.errors import InputError
+from ..ops.training.exchange import AWAIT, DOMAIN, SUM
+from ..runtime.ir.graph import Graph
+from ..runtime.memory.plan import Space
+from ..runtime.optimizer import named
+from ..train.trainer import Trainer
+from .fills import first_that_runs
+from .report import Table
+
+COLUMNS = ("zero", "parameters", "optimizer states", "other states", "buckets", "arena", "bytes of a rank")
+
+
+def training_table(
+    graph: Graph, workers: int, optimizer: str, shapes: Mapping[str, Any], seed: int = 0, device: str = "cpu"
+) -> Table:
+    """What rank 0 of so many needs, in bytes, at each level of `zero` that the optimizer allows: the plan of a training
+    step of a batch of its share. No other rank needs more.
+
+    Raises InputError for optimizers that there are not, and what `Trainer` raises.
+    """
+    rows = []
+    kind = named(optimizer)()
+    for zero in (0, 1, 2):
+        try:
+            trainer = Trainer(graph, optimizer=kind, device=device, kvstore=Planned(workers), zero=zero, buckets=True)
+        except InputError:
+            if not zero:
+                raise
+            continue
+        session = trainer._update
+
+        def planned(feeds: dict[str, Any]) -> None:
+            session.warmup({n: np.shape(a) for n, a in feeds.items()})  # noqa: B023 (it is called here)
+
+        first_that_runs(session, shapes, seed, planned)
+        program, states = session.program, trainer.states
+        learned = sum(states[n].nbytes for n in trainer.trained)
+        optimizers = sum(a.nbytes for n, a in states.items() if n.startswith("optimizer/") and n.count("/") > 1)
+        others = sum(a.nbytes for a in states.values()) - learned - optimizers
+        buckets = {s.life.name: s.life.nbytes for s in program.plan.slots if s.life.space is Space.EXTERN}
+        answers = [s for s in program.steps if (s.node.op, s.node.domain) == (AWAIT, DOMAIN)]
+        apart = (program.types[s.node.outputs[0]] for s in answers if s.node.attrs.get("verb", SUM) != SUM)
+        travelling = sum(buckets.values()) + sum(t.nbytes for t in apart if isinstance(t, Tensor))
+        total = learned + optimizers + others + travelling + program.arena_bytes
+        rows.append((zero, learned, optimizers, others, travelling, program.arena_bytes, total))
+    return Table(f"Memory of a rank of {workers}, {optimizer}", COLUMNS, rows)
