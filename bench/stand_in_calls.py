@@ -310,7 +310,11 @@ def skl2onnx(folder: Path) -> Call:
     from sklearn.svm import SVC
 
     x, y = _iris()
-    kinds = (make_pipeline(StandardScaler(), LogisticRegression()), GradientBoostingClassifier(), SVC(probability=True))
+    kinds = (
+        make_pipeline(StandardScaler(), LogisticRegression()),
+        GradientBoostingClassifier(random_state=0),
+        SVC(probability=True, random_state=0),
+    )
     sessions = [
         rt.InferenceSession(
             to_onnx(k.fit(x, y), x[:1], options={"zipmap": False}).SerializeToString(),
