@@ -389,8 +389,8 @@ def _(
     **_: Any,
 ) -> tuple[Value, ...] | None:
     """Caches are rows of the past, then the new ones, then zeros, picked by the places of each sequence."""
-    query, key, value, past_key, past_value, last, total, *others = (*xs, *[None] * (12 - len(xs)))
-    cos, sin, position_ids, bias, head_sink = others
+    operands: list[Any] = [*xs, *[None] * (12 - len(xs))]
+    query, key, value, past_key, past_value, last, total, cos, sin, position_ids, bias, head_sink = operands
     width = types[0].dims[-1] if isinstance(types[0], Tensor) and types[0].dims else None
     if not isinstance(width, int):
         return None
