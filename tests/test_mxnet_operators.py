@@ -139,7 +139,26 @@ def test_an_operator_leaves_as_onnx(name: str, tmp_path: Path) -> None:
     assert not exported(name, tmp_path)
 
 
+# Cases that do not leave as ONNX, or that ONNX Runtime does not take.
+KEPT = {
+    **dict.fromkeys(
+        ["potrf", "potri", "trsm False False", "trsm False True", "trsm True False", "trsm True True", "inverse",
+         "inverse of one", "slogdet", "gelqf", "np cholesky", "np eigvalsh", "np solve", "np solve of a vector",
+         "np inv", "np slogdet", "pinv", "tensorinv", "tensorsolve"],
+        "ONNX has no decompositions of matrices",
+    ),
+    **dict.fromkeys(
+        [f"pool {kind} {how}" for kind in ("max", "avg", "sum") for how in ("full padded", "far")],
+        "ONNX Runtime refuses windows that begin behind the data",
+    ),
+    "deconv to a size": "ONNX Runtime has no transposed convolution in float64",
+    "_npi_log1p of integers": "the exporter has no form of it for whole numbers",
+}  # fmt: skip
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CASES)
-def test_every_operator_leaves_as_onnx(name: str, tmp_path: Path) -> None:
+def test_every_operator_leaves_as_onnx(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if name in KEPT:
+        request.applymarker(pytest.mark.xfail(reason=KEPT[name], strict=True))
     assert not exported(name, tmp_path)

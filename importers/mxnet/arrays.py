@@ -171,7 +171,10 @@ class _Reader:
         indices = []
         for i in range(AUXILIARY[storage]):
             part = f"indices {i} of {what}"
-            indices.append((self.dtype(part), self.shape(part) or (0,), part))
+            kind = self.dtype(part)
+            if kind.floating or kind is DType.BOOL:
+                raise ModelError(f"{part} are no whole numbers", where=self.where)
+            indices.append((kind, self.shape(part) or (0,), part))
         if storage == DENSE:
             return self.elements(dtype, shape, what)
         return self.sparse(storage, dtype, shape, indices, what)
