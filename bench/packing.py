@@ -60,7 +60,7 @@ def slow(name: str) -> None:
     run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "veth0", "root", *limit)
 
 
-def job(names: tuple[str, str], how: str, count: int) -> dict[str, Any]:
+def job(names: tuple[str, str], how: str, schemes: list[str], count: int) -> dict[str, Any]:
     """What rank 0 says of a job of a worker and a server at the ends of the link."""
     given = {
         **users_environment(),
@@ -79,7 +79,7 @@ def job(names: tuple[str, str], how: str, count: int) -> dict[str, Any]:
     ]
     try:
         own = {**given, "DMLC_ROLE": "worker", "MEZZO_HOST": "w", "MEZZO_BIND": WORKERS}
-        command = [*here, sys.executable, str(WORKER), how, json.dumps(SCHEMES), str(count)]
+        command = [*here, sys.executable, str(WORKER), how, json.dumps(schemes), str(count)]
         with subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None
             if worker.stdout.readline() == "ready\n":
@@ -93,12 +93,12 @@ def job(names: tuple[str, str], how: str, count: int) -> dict[str, Any]:
             process.wait()
 
 
-def times(rounds: int) -> tuple[list[Row], list[str]]:
+def times(schemes: list[str], rounds: int) -> tuple[list[Row], list[str]]:
     with link() as names:
-        said = job(names, "time", rounds)
+        said = job(names, "time", schemes, rounds)
     median = {scheme: statistics.median(taken) for scheme, taken in said["times"].items()}
     rows, notes = [], []
-    for scheme in SCHEMES:
+    for scheme in schemes:
         wire = said["wire"][scheme]
         peers = {"plain": median[""]} if scheme else {}
         rows.append(Row(f"time/{scheme or 'plain'}", "s", median[scheme], peers, wire / 2 * 8 / 100e6))
@@ -108,14 +108,14 @@ def times(rounds: int) -> tuple[list[Row], list[str]]:
     return rows, notes
 
 
-def digits(seeds: int) -> tuple[list[Row], list[str]]:
+def digits(schemes: list[str], seeds: int) -> tuple[list[Row], list[str]]:
     mezzo = [sys.executable, "-m", "mezzo", "launch", "-n", "2", "-s", "1", "--hosts", "2"]
-    command = [*mezzo, str(WORKER), "digits", json.dumps(SCHEMES), str(seeds)]
+    command = [*mezzo, str(WORKER), "digits", json.dumps(schemes), str(seeds)]
     said = subprocess.run(command, env=users_environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
     found = json.loads(said[said.index("{") :])
     rows, notes = [], []
     plain = statistics.mean(found[""]["accuracy"])
-    for scheme in SCHEMES:
+    for scheme in schemes:
         mean = {name: statistics.mean(values) for name, values in found[scheme].items()}
         peers = {"plain": 100 * plain} if scheme else {}
         rows.append(Row(f"digits/{scheme or 'plain'}", "%", 100 * mean["accuracy"], peers))
@@ -127,20 +127,22 @@ def digits(seeds: int) -> tuple[list[Row], list[str]]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--schemes", default=",".join(SCHEMES[1:]), help="with commas between (default: all)")
     parser.add_argument("--rows", choices=["time", "digits", "all"], default="all")
 
 
 def main() -> None:
     args = arguments(__doc__, options)
+    schemes = ["", *args.schemes.split(",")]
     rows: list[Row] = []
     notes: list[str] = []
     if args.rows != "digits":
         if os.geteuid() or not all(map(shutil.which, ("ip", "tc"))):
             sys.exit("packing: rows `time` need root, and ip and tc (Debian: iproute2)")
-        more, said = times(2 if args.quick else 15)
+        more, said = times(schemes, 2 if args.quick else 15)
         rows, notes = rows + more, notes + said
     if args.rows != "time":
-        more, said = digits(1 if args.quick else 5)
+        more, said = digits(schemes, 1 if args.quick else 5)
         rows, notes = rows + more, notes + said
     show(rows, args, [*notes, machine(), f"{os.cpu_count()} processors"])
 

@@ -7,5 +7,6 @@ from .epochs import Epochs
 from .rule import rule
 from .stats import Stats
 from .store import KVStore
+from .watching import merge_traces
 
-__all__ = ["KINDS", "Drift", "Epochs", "Handle", "KVStore", "Stats", "create", "rule"]
+__all__ = ["KINDS", "Drift", "Epochs", "Handle", "KVStore", "Stats", "create", "merge_traces", "rule"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from ..ops.errors import InputError
+from ..runtime.environment import switch
 from .environment import Environment
 from .levels import Levels
 from .local import Local
@@ -54,6 +55,15 @@ def create(
     mezzo.ops.errors.InputError: kv.create: there is no kind 'dist_sinc'
       hint: did you mean 'dist_sync'? There are local, device, dist_sync, dist_device_sync, dist_async, nccl
     """
+    store = _created(kind, consistency, staleness, deadline)
+    if switch("MEZZO_KV_VERBOSE") == "1":
+        store.watch(verbose=True)
+    return store
+
+
+def _created(
+    kind: str, consistency: str | tuple[str, str] | None, staleness: int | None, deadline: float | None
+) -> KVStore:
     if kind not in KINDS:
         near = get_close_matches(str(kind), KINDS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""

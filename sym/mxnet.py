@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,13 @@ from ..importers.mxnet.rules import WITHOUT_MEANING, literal
 from ..importers.mxnet.symbol import SymbolGraph, SymbolNode, read_symbol
 from ..ops import DType
 from ..ops.errors import ModelError, UnsupportedModel
-from .expression import Variable, line
-from .operators import LAYERS
+from .expression import Variable, line, variables
+from .operators import LAYERS, variable
 from .symbol import Symbol, use
 
 Function = Callable[..., Symbol]
 FUNCTIONS: dict[str, Function] = dict(LAYERS)  # by MXNet's names
 USUAL = (False, None, "NCHW")  # values of attributes that say nothing more than their absence
-AUXILIARY = {"BatchNorm": (3, 4)}  # positions of operands that a run in training mode changes
 
 # The operators of ONNX, each with its names in MXNet: of one operand, of two, with a number, with a number first.
 ONE = """
@@ -250,9 +250,19 @@ class _Reader:
     def __init__(self, graph: SymbolGraph, where: str) -> None:
         self.graph, self.where = graph, where
         self.made: list[Symbol] = []
-        self.auxiliary = {
-            node.inputs[i].node for node in graph.nodes for i in AUXILIARY.get(node.op, ()) if i < len(node.inputs)
-        }
+        self.asked: dict[int, Variable] = {}  # variables that layers would make themselves, as they would make them
+        for node in graph.nodes:
+            if node.op in LAYERS and node.op not in ("Concat", "Reshape"):
+                self.ask(node)
+
+    def ask(self, node: SymbolNode) -> None:
+        try:
+            own = LAYERS[node.op](variable("x"), name="own", **self.attrs(node))
+        except TypeError as error:
+            raise ModelError(f"{node.op} {node.name!r}: {error}", where=self.where) from error
+        parts = [v for v in variables(own.entries) if v.name != "x"]
+        for entry, part in zip(node.inputs[1:], parts, strict=False):
+            self.asked.setdefault(entry.node, part)
 
     def read(self) -> Symbol:
         for index, node in enumerate(self.graph.nodes):
@@ -261,24 +271,15 @@ class _Reader:
 
     def variable(self, index: int, node: SymbolNode) -> Symbol:
         shape = literal(node.attrs.get("__shape__", "None"))
-        dims = tuple(d or None for d in shape) if isinstance(shape, tuple) and shape else None
         number = literal(node.attrs.get("__dtype__", "0"))
+        asked = self.asked.get(index, Variable(""))
+        dims = tuple(d or None for d in shape) if isinstance(shape, tuple) and shape else asked.dims
         dtype = element_type(number) if isinstance(number, int) and number >= 0 else DType.FLOAT
-        return Symbol([(Variable(node.name, dims, dtype, index in self.auxiliary, self.first(index), line()), 0)])
+        return Symbol([(replace(asked, name=node.name, dims=dims, dtype=dtype, where=line()), 0)])
 
-    def first(self, index: int) -> str:
-        """The initialiser that a variable is meant for: none of what is fed."""
-        for reader in self.graph.nodes:
-            for position, entry in enumerate(reader.inputs):
-                if entry.node == index and position and reader.op in LAYERS and not reader.op.endswith("Output"):
-                    name = self.graph.nodes[index].name
-                    return next((i for end, i in FIRST.items() if name.endswith(end)), "zeros")
-        return ""
-
-    def use(self, node: SymbolNode) -> Symbol:
-        write = FUNCTIONS[node.op]
-        parameters = inspect.signature(write).parameters
-        operands = [self.made[e.node][e.output] for e in node.inputs]
+    def attrs(self, node: SymbolNode) -> dict[str, Any]:
+        """Attributes that the function of the operator takes."""
+        parameters = inspect.signature(FUNCTIONS[node.op]).parameters
         attrs: dict[str, Any] = {}
         for key, text in node.attrs.items():
             if key in parameters:
@@ -287,13 +288,14 @@ class _Reader:
                 raise UnsupportedModel(
                     f"{node.op}'s attribute {key}={text!r} is not known", where=f"{self.where}: {node.name}"
                 )
+        return attrs
+
+    def use(self, node: SymbolNode) -> Symbol:
+        operands = [self.made[e.node][e.output] for e in node.inputs]
         try:
-            return write(*operands, name=node.name, **attrs)
+            return FUNCTIONS[node.op](*operands, name=node.name, **self.attrs(node))
         except TypeError as error:
             raise ModelError(f"{node.op} {node.name!r}: {error}", where=self.where) from error
-
-
-FIRST = {"weight": "xavier", "gamma": "ones", "moving_var": "ones"}
 
 
 def _like(value: Any, default: Any) -> Any:

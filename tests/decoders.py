@@ -87,7 +87,7 @@ class _File:
             if made.zeros:
                 zeros = self.rng.integers(0x66, 0x9A, (N, -(-blocks * made.bits // 8)), dtype=np.uint8)
                 given.append(self.weight(zeros))
-            attrs = {"K": K, "N": N, "bits": made.bits, "block_size": made.block, "accuracy_level": 0}
+            attrs: Any = {"K": K, "N": N, "bits": made.bits, "block_size": made.block, "accuracy_level": 0}
             y = self.op("MatMulNBits", x, *given, domain=MICROSOFT, **attrs)
         return self.op("Add", y, self.weight(self.drawn(N) * 0)) if bias else y
 

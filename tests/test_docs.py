@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "docs/arrays.md",
     ROOT / "docs/gpu.md",
     ROOT / "docs/from-onnxruntime.md",
+    ROOT / "docs/from-mxnet.md",
     ROOT / "docs/untrusted.md",
     ROOT / "docs/service.md",
     ROOT / "docs/serving.md",
@@ -38,7 +39,7 @@ PAGES = [
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 WORDS_OF_A_DECISION = 400  # as `wc -w` counts; figures and attempts are in bench/notes/
-LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")]
+LINKED = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")]
 
 
 @pytest.fixture

@@ -17,8 +17,10 @@ from mezzo.ops import DType, Tensor
 from mezzo.ops.contrib.weights import dense_weights
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
+from .decoders import DECODERS, decoder
 from .models import ort_run
 from .peers import peer
+from .test_decoders import feeds_of
 
 Array = np.ndarray[Any, Any]
 DIGITS = held_out()
@@ -85,12 +87,11 @@ def test_trajectories_are_those_of_pytorch_with_the_dequantised_weights(alpha: f
     trainer = mz.Trainer(graph, optimizer=mz.optimizer.Adam(rate=0.01))
     assert sorted(trainer.trained) == sorted(f"{n}.weight.lora_{end}" for n, *_ in LAYERS for end in "AB")
     held = {n: torch.tensor(a.copy(), requires_grad=True) for n, a in trainer.parameters.items()}
-    dense = {
-        name: torch.tensor(
-            dense_weights(*(*quantised(N, K, zeros), None)[:3], None, K=K, N=N, **FORM).astype(np.float64)
-        )
-        for name, K, N, zeros in LAYERS
-    }
+    dense = {}
+    for name, K, N, zeros in LAYERS:
+        data, scales, *rest = quantised(N, K, zeros)
+        whole = dense_weights(data, scales, rest[0] if rest else None, None, K=K, N=N, **FORM)
+        dense[name] = torch.tensor(whole.astype(np.float64))
     optimizer = torch.optim.Adam(held.values(), lr=0.01)
     factor = 1.0 if alpha is None else alpha / 4
 
@@ -181,6 +182,27 @@ def test_models_of_16_bits_have_adapters_of_32() -> None:
     assert [n.op for n in merged.nodes] == ["Gemm"]
     ours, theirs = (mz.Session(g)(feeds["x"]).astype(np.float32) for g in (merged, tuned))
     np.testing.assert_allclose(ours, theirs, atol=4e-3 * np.abs(theirs).max())
+
+
+def test_a_decoder_of_the_genai_builder_learns() -> None:
+    """Attention over an empty cache, and the next token of each place: what is served is what is trained."""
+    proto = decoder(next(d for d in DECODERS if d.name == "llama-4-bit"))
+    graph = mz.lora(load_onnx(proto), rank=4, targets=["*q_proj*", "*v_proj*", "*mlp.down_proj*"])
+
+    def next_token(logits: Any, target: Any) -> Any:
+        return -mz.nd.mean(mz.nd.sum(mz.nd.LogSoftmax(logits, axis=-1) * target, axis=-1))
+
+    loss = {"logits": next_token}
+    trainer = mz.Trainer(graph, loss=loss, optimizer=mz.optimizer.Adam(rate=0.01))
+    assert len(trainer.trained) == 2 * 3 * 2
+    ids = np.random.default_rng(0).integers(0, 60, (3, 9))
+    feeds = {**feeds_of(proto, ids[:, :-1], {}), "logits_target": np.eye(60, dtype=np.float32)[ids[:, 1:]]}
+    losses = [trainer.step(feeds) for _ in range(25)]
+    assert losses[-1] < 0.5 * losses[0]
+    served = mz.Session(trainer.graph())
+    del feeds["logits_target"]
+    ours, theirs = served.run(feeds)["logits"], ort_run(to_onnx(trainer.graph()), feeds)["logits"]
+    np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
 
 
 def test_what_does_not_fit() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import mezzo as mz
 from mezzo.importers import mxnet
+from mezzo.ops.budget import Budget
 from mezzo.ops.errors import MezzoError, ModelError, UnsupportedModel
 from mezzo.tools.check import check
 from mezzo.tools.convert import convert
@@ -23,6 +24,7 @@ from .peers import peer
 
 FORMATS = Path(__file__).parents[2] / "shared" / "mxnet-fixtures" / "formats"
 here = pytest.mark.skipif(not FORMATS.exists(), reason="../shared is not here")
+NUMBERS = (0, 1, 255, 1 << 31, 1 << 62, (1 << 64) - 1)  # sizes and counts that a damaged file may tell
 FILES = ("g-0003", "gl", "gpu", "sp", "v0", "v1", "v2", "v3")
 
 
@@ -318,3 +320,93 @@ def test_a_step_of_training_is_that_of_mxnet(written: Path, name: str) -> None:
         if key in learned:
             apart = np.abs(learned[key] - value).max()
             assert apart <= 3 * max(theirs[key], np.median([*theirs.values()])) + 1e-4 * np.abs(value).max(), key
+
+
+# Symbols, vocabularies, states
+
+
+def test_a_symbol_of_mxnet() -> None:
+    symbol = mz.sym.load_json(json.dumps(small_symbol()))
+    assert symbol.list_arguments() == ["data", "fc_weight", "fc_bias", "softmax_label"]
+    assert symbol.infer_shape(data=(2, 4))[0][1] == (3, 4)
+    executor = symbol.simple_bind(data=(2, 4))
+    executor.copy_params_from({k[4:]: v for k, v in WEIGHTS.items()})
+    (result,) = executor.forward(data=X)
+    np.testing.assert_allclose(result.asnumpy(), expected(), rtol=1e-5)
+    executor.forward_backward(data=X, softmax_label=np.zeros(2, np.float32))
+    np.testing.assert_allclose(
+        executor.grad_dict["fc_bias"].asnumpy(), (expected() - [1, 0, 0]).sum(0), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_a_symbol_with_statistics_and_old_names(tmp_path: Path) -> None:
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": n, "inputs": []} for n in ("data", "bn_gamma", "bn_beta")]
+    nodes.append({"op": "BatchNorm", "name": "bn", "param": {"eps": "0.001"}, "inputs": [[0, 0], [1, 0], [2, 0]]})
+    nodes.append({"op": "_PlusScalar", "name": "more", "param": {"scalar": "2"}, "inputs": [[3, 0]]})
+    nodes.append({"op": "sum_axis", "name": "s", "param": {"axis": "1"}, "inputs": [[4, 0]]})
+    path = tmp_path / "old-symbol.json"
+    path.write_text(json.dumps({"nodes": nodes, "arg_nodes": [0, 1, 2], "heads": [[5, 0]]}))
+    symbol = mz.sym.load(path)
+    assert symbol.list_auxiliary_states() == ["bn_moving_mean", "bn_moving_var"]
+    executor = symbol.simple_bind(data=(2, 3))
+    (result,) = executor.forward(data=np.ones((2, 3), np.float32))
+    np.testing.assert_allclose(result.asnumpy(), 3 * (1 / np.sqrt(1.001) + 2) * np.ones(2), rtol=1e-5)
+
+
+def test_what_is_no_symbol_is_named_at_once() -> None:
+    symbol = small_symbol()
+    symbol["nodes"][3]["op"], symbol["nodes"][5]["op"] = "Custom", "_contrib_box_nms"
+    with pytest.raises(UnsupportedModel, match="Custom, _contrib_box_nms"):
+        mz.sym.fromjson(json.dumps(symbol))
+    with pytest.raises(ModelError, match="no heads"):
+        mz.sym.fromjson(json.dumps({"nodes": [], "heads": []}))
+
+
+def test_a_vocabulary(tmp_path: Path) -> None:
+    stored = {
+        "idx_to_token": ["<unk>", "<pad>", "a", "b"], "token_to_idx": {"<unk>": 0, "<pad>": 1, "a": 2, "b": 3},
+        "reserved_tokens": ["<pad>"], "unknown_token": "<unk>", "padding_token": "<pad>", "bos_token": None,
+    }  # fmt: skip
+    (tmp_path / "vocab.json").write_text(json.dumps(stored))
+    vocabulary = mxnet.read_vocabulary(tmp_path / "vocab.json")
+    assert vocabulary.tokens == ("<unk>", "<pad>", "a", "b")
+    assert vocabulary.special == {"unknown": "<unk>", "padding": "<pad>"}
+    assert vocabulary.numbers()["b"] == 3
+    for wrong in (b"[]", b"{", b'{"idx_to_token": ["a", "a"]}', b'{"idx_to_token": ["a"], "token_to_idx": {"a": 1}}'):
+        with pytest.raises(ModelError):
+            mxnet.read_vocabulary(wrong)
+
+
+def test_states_of_optimizers_are_refused() -> None:
+    with pytest.raises(ModelError, match="pickle"):
+        mxnet.read_arrays(b"\x80\x04\x95\x00\x00")
+
+
+@pytest.mark.soak
+@here
+@pytest.mark.parametrize("name", FILES)
+def test_many_mutations(name: str) -> None:
+    """Flips, cuts, insertions and numbers in the place of others: MXNET_MUTATIONS of them (100,000 in all); an error,
+    or arrays of no more than four times the file. Sparse ones become dense, of as many elements as the budget has."""
+    content = (FORMATS / f"{name}.params").read_bytes()
+    rng = np.random.default_rng(7)
+    for _ in range(int(os.environ.get("MXNET_MUTATIONS", "100000")) // len(FILES)):
+        damaged = bytearray(content)
+        for _ in range(int(rng.integers(1, 4))):
+            at = int(rng.integers(len(damaged)))
+            match int(rng.integers(4)):
+                case 0:
+                    damaged[at] ^= 1 << int(rng.integers(8))
+                case 1:
+                    del damaged[at:]
+                    damaged += b"\0"
+                case 2:
+                    damaged[at:at] = rng.bytes(int(rng.integers(1, 9)))
+                case _:
+                    damaged[at : at + 8] = NUMBERS[int(rng.integers(len(NUMBERS)))].to_bytes(8, "little")
+        try:
+            arrays = mxnet.read_arrays(bytes(damaged), Budget(tensor_elements=1 << 20))
+        except MezzoError:
+            continue
+        if name != "sp":
+            assert sum(a.nbytes for a in arrays.values()) <= 4 * max(len(damaged), 1 << 12)

@@ -16,6 +16,7 @@ from mezzo.importers import mxnet
 
 from .mxnet.answers import PAGE  # with all cases
 from .mxnet.cases import CASES, symbol_of
+from .peers import peer
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "mxnet-fixtures"
 OFFICIAL = sorted(p.name.removesuffix("-symbol.json") for p in (FIXTURES / "ops").glob("*-symbol.json"))
@@ -105,3 +106,40 @@ def test_defaults_are_those_of_mxnet() -> None:
             if not (same or near or bool(value) is default):
                 wrong.append(f"{name}.{attr}: {default!r}, MXNet {value!r}")
     assert not wrong
+
+
+EXPORTED = (
+    "foreach",
+    "while of 3",
+    "while of 2",
+    "cond 0",
+    "cond 1",
+    "quantized conv",
+    "quantize v2 auto",
+    "percentiles",
+)
+
+
+def exported(name: str, folder: Path) -> list[str]:
+    """Run a case, exported, in ONNX Runtime; say what differs from MXNet's answers."""
+    ort = peer("onnxruntime")
+    case = ANSWERS[name]
+    feeds = {k: v for k, v in case.items() if k.startswith("x")}
+    graph = graph_of(symbol_of(name).encode(), feeds)
+    mz.onnx.save(graph, folder / "case.onnx")
+    session = ort.InferenceSession(folder / "case.onnx")
+    results = session.run(None, {k: v for k, v in feeds.items() if k in graph.inputs})
+    return list(
+        differences(dict(zip(graph.outputs, results, strict=True)), [case[f"out{i}"] for i in range(len(results))])
+    )
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_operator_leaves_as_onnx(name: str, tmp_path: Path) -> None:
+    assert not exported(name, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CASES)
+def test_every_operator_leaves_as_onnx(name: str, tmp_path: Path) -> None:
+    assert not exported(name, tmp_path)

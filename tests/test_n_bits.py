@@ -10,6 +10,8 @@ import pytest
 from mezzo.ops.contrib.weights import dense_weights
 from mezzo.ops.types import Array, f32
 from mezzo.runtime.backends.machine.blobs import loaded
+from mezzo.runtime.backends.machine.n_bits import MOST
+from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
 
@@ -101,3 +103,13 @@ def test_a_chain_of_products_is_one_call() -> None:
     feeds = {"x": rng.standard_normal((1, 64)).astype(F32)}
     (found,), (want,) = (s.run(feeds).values() for s in (Session(graph), Session(graph, onednn=False)))
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
+
+
+def test_many_rows_are_left_to_onednn_where_it_is() -> None:
+    session, dense, bias = product(4, 32, False, 40, 64)
+    x = np.random.default_rng(5).standard_normal((MOST + 1, 64)).astype(F32)
+    (found,) = session.run({"x": x}).values()
+    assert np.abs(found - (x @ dense.T + bias)).max() <= 1e-5 * np.abs(found).max()
+    (step,) = session.program.steps
+    assert (step.choice.kernel == "machine.matmul_n_bits") is (library() is None)
+    assert run(session, x[:MOST]).shape == (MOST, 40)

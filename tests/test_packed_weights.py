@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mezzo.ops import DType, Tensor
+from mezzo.ops import DType, Type
 from mezzo.ops.contrib.weights import ROOM, dense_weights
 from mezzo.ops.types import f32, type_of
 from mezzo.runtime.execution.session import Session
@@ -28,7 +28,7 @@ def packed(N: int, K: int, bits: int, block: int, zeros: str = "", scales: DType
     return [data, steps, rng.integers(0, 256, (N, -(-blocks * bits // 8)), dtype=np.uint8)]
 
 
-def product(x: Tensor, constants: list[Any], **attrs: Any) -> Graph:
+def product(x: Type, constants: list[Any], **attrs: Any) -> Graph:
     g = GraphBuilder()
     names = [g.const(c) if c is not None else None for c in constants]
     return g.graph([g.op("MatMulNBits", g.input("x", x), *names, domain="com.microsoft", **attrs)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -587,3 +588,54 @@ def test_without_uvicorn(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(mz.MissingPackage, match="not installed") as caught:
         serve([str(digits_model())], Settings(), Limits(), "127.0.0.1", 0, 1, False)
     assert "mezzo[serve]" in caught.value.hint
+
+
+@pytest.mark.soak
+def test_a_load_with_reloads_and_faults_loses_nothing(server: Any) -> None:
+    """Clients that keep their connections, beside reloads, damaged requests and clients that break off."""
+    process, url = server("--batch", "8", "--arrive", "1")
+    address, lost, answered = ("127.0.0.1", int(url.rpartition(":")[2])), list[str](), [0] * 8
+
+    def resident() -> int:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0])
+
+    def client(number: int, count: int) -> None:
+        connection = http.client.HTTPConnection(*address, timeout=60)
+        for i in range(count):
+            rows = IMAGES[i % 24 : i % 24 + 1 + (number + i) % 4]
+            text, head = body({"image": rows}, parameters={"binary_data_output": True})
+            connection.request("POST", "/v2/models/digits/infer", text, {"Inference-Header-Content-Length": str(head)})
+            answer = connection.getresponse()
+            raw = answer.read()
+            if answer.status != 200:
+                lost.append(f"{answer.status}: {raw[:200]!r}")
+                continue
+            length = int(answer.headers["Inference-Header-Content-Length"])
+            got = np.frombuffer(raw[length:], np.float32).reshape(len(rows), 10)
+            if not near(got, ANSWERS[i % 24 : i % 24 + len(rows)]):
+                lost.append(f"wrong rows for {i}")
+            answered[number] += 1
+        connection.close()
+
+    def all_clients(count: int) -> None:
+        threads = [threading.Thread(target=client, args=(n, count)) for n in range(len(answered))]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            for text in (b"[[", b'{"inputs": 1}'):
+                with contextlib.suppress(urllib.error.HTTPError):
+                    urllib.request.urlopen(f"{url}/v2/models/digits/infer", text, timeout=60)
+            with socket.create_connection(address) as s:
+                s.sendall(b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\nhalf")
+            load = f"{url}/v2/repository/models/digits/load"
+            urllib.request.urlopen(load, b"{}", timeout=60).close()
+        for thread in threads:
+            thread.join()
+
+    all_clients(200)
+    before = resident()
+    all_clients(600)
+    assert not lost
+    assert answered == [800] * 8
+    assert resident() < before * 1.3

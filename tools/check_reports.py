@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from .check_sarif import sarif
 from .report import Report, Table
 from .verdict import GOOD, STATUS, Verdict
+
+__all__ = ["as_json", "github", "junit", "markdown", "reports", "sarif", "worst"]
 
 UNPRINTABLE = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML cannot hold
 
@@ -48,7 +51,7 @@ def junit(verdicts: Sequence[Verdict]) -> str:
         suite = ElementTree.SubElement(root, "testsuite", name=_clean(v.path), time=str(v.seconds))
         for part in _parts([v]):
             case = ElementTree.SubElement(suite, "testcase", classname=_clean(v.path), name=part)
-            found = [p for p in v.problems if p.part == part]
+            found = [p for p in v.problems if p.part == part and not p.known]
             if found:
                 text = "\n".join(f"{p}\n  hint: {p.hint}" if p.hint else str(p) for p in found)
                 failure = ElementTree.SubElement(case, "failure", message=_clean(str(found[0])), type=v.status)
@@ -65,9 +68,13 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
     lines = [_row(["model", "status", *parts]), _row(["---"] * (len(parts) + 2))]
     lines += [_row([f"`{v.path}`", v.status, *(v.said(p) for p in parts)]) for v in verdicts]
     for v in verdicts:
-        if v.problems:
+        if v.problems or v.gone:
             lines += ["", f"`{v.path}`: {v.status}", ""]
-            lines += [f"- **{p.part}**: {_one_line(str(p))}" + (f" ({p.hint})" if p.hint else "") for p in v.problems]
+            lines += [
+                f"- **{p.part}**{' (known)' * p.known}: {_one_line(str(p))}" + (f" ({p.hint})" if p.hint else "")
+                for p in v.problems
+            ]
+            lines += [f"- gone: {_one_line(text)}" for text in v.gone]
     return "\n".join(lines) + "\n"
 
 
@@ -84,7 +91,7 @@ def github(verdicts: Sequence[Verdict]) -> Iterator[str]:
         for p in v.problems:
             text = f"{p}\nhint: {p.hint}" if p.hint else str(p)
             title = _escaped(f"mezzo check: {p.part}", ":,")
-            yield f"::error file={_escaped(file, ':,')},title={title}::{_escaped(text)}"
+            yield f"::{'notice' if p.known else 'error'} file={_escaped(file, ':,')},title={title}::{_escaped(text)}"
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[str]:

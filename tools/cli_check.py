@@ -58,6 +58,13 @@ WIDE = 160  # where nobody looks at a terminal: logs of CI
     "--json", "into", is_flag=False, flag_value="-", metavar="[FILE]", help="Write JSON into FILE, or print it."
 )
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write a JUnit report.")
+@click.option("--sarif", type=click.Path(path_type=Path), metavar="FILE", help="Write SARIF, for code hosts.")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Known problems: only what is new fails."
+)
+@click.option(
+    "--write-baseline", type=click.Path(path_type=Path), metavar="FILE", help="Make these problems the known ones."
+)
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write a summary in Markdown.")
 @click.option(
     "--github/--no-github", default=None, help="Annotations for GitHub.  [default: where GITHUB_ACTIONS is set]"
@@ -68,32 +75,41 @@ def check(
     into: str | None,
     junit: Path | None,
     markdown: Path | None,
+    sarif: Path | None,
+    baseline: Path | None,
+    write_baseline: Path | None,
     github: bool | None,
     record_limit: str,
     **asked: Any,
 ) -> None:
     """Tell whether each MODEL is covered, and whether its numbers are right: files, or patterns in quotes.
 
-    Exit code: 0 all is good, 1 something is not covered, 2 numbers differ, 3 a file is bad; of many the worst. A call
-    that makes no sense exits with 4.
+    Exit code: 0 all is good, 1 something is not covered, 2 numbers differ, 3 a file is bad; of many the worst, and
+    known problems (--baseline) do not count. A call that makes no sense exits with 4.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     from . import check_reports as written
+    from .check_baseline import Baseline
     from .check_files import check_files, paths
     from .check_options import Options
 
     errors = Console(stderr=True)
     try:
+        known = Baseline.read(baseline) if baseline else Baseline()
         files, options = paths(models), Options(**asked, record_limit=parse_size(record_limit))
         with Progress(console=errors, transient=True, disable=len(files) < 2 or not errors.is_terminal) as progress:
             task = progress.add_task("checking", total=len(files))
             verdicts = check_files(files, options, jobs=jobs, tell=lambda _: progress.advance(task))
+        verdicts = [known.marked(verdict) for verdict in verdicts]
+        if write_baseline:
+            before = Baseline.read(write_baseline) if write_baseline.exists() else Baseline()
+            before.write(write_baseline, verdicts)
     except InputError as error:
         click.echo(f"mezzo: {error}", err=True)
         sys.exit(BAD_CALL)
-    for path, make in ((junit, written.junit), (markdown, written.markdown)):
+    for path, make in ((junit, written.junit), (markdown, written.markdown), (sarif, written.sarif)):
         if path:
             path.write_text(make(verdicts), "utf8")
     if into and into != "-":

@@ -15,13 +15,15 @@ STATUS = ("covered", "not covered", "numbers differ", "bad file")  # by exit cod
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One error: the part of the check, what is wrong, where, what to do, and the exit code for it."""
+    """One error: the part of the check, what is wrong, where, what to do, and the exit code for it, unless it is
+    known."""
 
     part: str
     message: str
     where: str = ""
     hint: str = ""
     code: int = MISSING
+    known: bool = False
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
@@ -43,7 +45,8 @@ def file_problems(error: MezzoError) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A checked file. `parts` are the parts of the check, in order, with a message for each."""
+    """A checked file. `parts` are the parts of the check, in order, with a message for each; `gone` are known problems
+    that it has no more."""
 
     path: str
     parts: Mapping[str, str]
@@ -51,11 +54,12 @@ class Verdict:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tables: tuple[Table, ...] = ()
     seconds: float = 0.0
+    gone: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
-        """The exit code: that of the worst problem."""
-        return max((p.code for p in self.problems), default=GOOD)
+        """The exit code: that of the worst problem that is not known."""
+        return max((p.code for p in self.problems if not p.known), default=GOOD)
 
     @property
     def status(self) -> str:
@@ -64,14 +68,20 @@ class Verdict:
 
     def said(self, part: str) -> str:
         """Return a short summary of one part."""
-        wrong = sum(p.part == part for p in self.problems)
-        if wrong:
-            return f"{wrong} problem{'s' * (wrong > 1)}"
+        new, known = (sum(p.part == part and p.known == old for p in self.problems) for old in (False, True))
+        said = [f"{count} {what}problem{'s' * (count > 1)}" for count, what in ((new, ""), (known, "known ")) if count]
+        if said:
+            return ", ".join(said)
         return self.parts.get(part, "")
 
     def report(self) -> Report:
         """Return a report of all results, for people and for programs."""
         facts = {"status": self.status, **{p.replace(" ", "_"): self.said(p) for p in self.parts}, **self.facts}
-        rows = [(p.part, p.where, p.message, p.hint) for p in self.problems]
-        problems = [Table("Problems", ("part", "where", "problem", "what to do"), rows)] if rows else []
-        return Report(self.path, facts, (*self.tables, *problems))
+        columns, tables = ("part", "where", "problem", "what to do"), [*self.tables]
+        for title, known in (("Known problems", True), ("Problems", False)):
+            rows = [(p.part, p.where, p.message, p.hint) for p in self.problems if p.known == known]
+            tables += [Table(title, columns, rows)] if rows else []
+        if self.gone:
+            gone = Table("Known problems that are gone", ("problem",), [(text,) for text in self.gone])
+            tables.insert(len(self.tables), gone)  # what fails stays last
+        return Report(self.path, facts, tables)

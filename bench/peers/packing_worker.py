@@ -16,7 +16,7 @@ from mezzo.ops.types import f32
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
 SIZE = 16 << 20  # numbers: 64 MB
-EPOCHS, BATCH, HELD = 60, 15, 90
+EPOCHS, BATCH, HELD, RATE = 60, 15, 90, 0.02
 
 
 def timed(kv: mz.kv.KVStore, schemes: list[str], rounds: int) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def digits(kv: mz.kv.KVStore, schemes: list[str], seeds: int) -> dict[str, Any]:
         test, learn = order[:HELD], order[HELD:]
         for scheme in schemes:
             kv.set_compression({scheme: 0} if scheme else None)
-            sgd = mz.optimizer.SGD(rate=0.1, momentum=0.9)
+            sgd = mz.optimizer.SGD(rate=RATE, momentum=0.9)
             trainer = mz.Trainer(network(seed), optimizer=sgd, kvstore=kv, threads=1)
             before, loss = kv.stats().between, 0.0
             for epoch in range(EPOCHS):

@@ -14,8 +14,9 @@ from ...ops.types import Array, Dim
 from ...runtime.ir.graph import Graph
 from ..registry import first_bytes
 from .arrays import MAGIC, read_arrays
+from .vocabulary import Vocabulary, read_vocabulary
 
-__all__ = ["load", "operator_uses", "read", "read_arrays"]
+__all__ = ["Vocabulary", "load", "operator_uses", "read", "read_arrays", "read_vocabulary"]
 
 Source = str | os.PathLike[str] | bytes
 

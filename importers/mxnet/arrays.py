@@ -30,6 +30,7 @@ V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 DENSE, ROW_SPARSE, CSR = 0, 1, 2
 AUXILIARY = {DENSE: 0, ROW_SPARSE: 1, CSR: 2}  # arrays of indices beside the values
 MOST_DIMS = 32
+PICKLE = b"\x80"  # the first byte of every pickle since protocol 2
 DTYPES = (  # by MXNet's number of the element type
     DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.UINT8, DType.INT32, DType.INT8, DType.INT64, DType.BOOL,
     DType.INT16, DType.UINT16, DType.UINT32, DType.UINT64, DType.BFLOAT16,
@@ -67,6 +68,12 @@ class _Reader:
     at: int = field(default=0)
 
     def file(self) -> dict[str, Array]:
+        if bytes(self.content[:1]) == PICKLE:
+            raise ModelError(
+                "it is a pickle, as MXNet keeps the states of optimizers",
+                where=self.where,
+                hint="pickles are never read: train on from the parameters; mz.Trainer.save keeps states safely",
+            )
         if bytes(self.take(len(MAGIC), "the file's head")) != MAGIC:
             raise ModelError("it does not begin as MXNet's files of arrays do", where=self.where)
         count = self.count("arrays", 8)

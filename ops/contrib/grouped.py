@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..core.rules import has_dims, has_rank, narrow, product, same, widen
+from ..core.shapes import cast_like, wide
 from ..dataclasses import dataclass
 from ..errors import ShapeError
 from ..nn.decoding import rotary_embedding
-from ..op import Context, Sample, op
-from ..types import Array, Dim, Tensor, f32
+from ..op import Builder, Context, Sample, Value, op
+from ..types import Array, Dim, DType, Tensor, f32
 from .attention import _split, _unsupported
 from .attention_form import LEAST, check_bias, check_heads
 
@@ -272,8 +273,8 @@ def _(
     longest = None if known is None else np.ravel(known).tolist()[0]
     check_bias(attention_bias, batch, num_heads, length, longest)
     if longest is not None and isinstance(before, int):
-        grows = isinstance(length, int) and longest == before + length
-        room = before + length if grows else max(longest, before)  # sizes that are symbolic are found equal here
+        grown = before + length if isinstance(length, int) else None
+        room = grown if grown == longest else max(longest, before)  # sizes that are symbolic are found equal here
     present = query.of((batch, kv_num_heads, room, size))
     return query.of((batch, length, product((num_heads, size)))), present, present
 
@@ -369,3 +370,95 @@ def _(
     one = check_heads(width, num_heads if key is not None else num_heads + 2 * kv_num_heads)
     present = query.of((batch, kv_num_heads, size, one))
     return query.of((batch, length, product((num_heads, one)))), present, present
+
+
+@group_query_attention.body
+def _(
+    g: Builder,
+    xs: Any,
+    types: Any,
+    *,
+    do_rotary: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    rotary_interleaved: int = 0,
+    scale: float = 0.0,
+    smooth_softmax: int = 0,
+    softcap: float = 0.0,
+    **_: Any,
+) -> tuple[Value, ...] | None:
+    """Caches are rows of the past, then the new ones, then zeros, picked by the places of each sequence."""
+    operands: list[Any] = [*xs, *[None] * (12 - len(xs))]
+    query, key, value, past_key, past_value, last, total, cos, sin, position_ids, bias, head_sink = operands
+    width = types[0].dims[-1] if isinstance(types[0], Tensor) and types[0].dims else None
+    if not isinstance(width, int):
+        return None
+    heads, like = HeadCounts(width, num_heads, kv_num_heads, packed=key is None), query
+    size, whole = heads.size, DType.INT64.onnx
+    if key is None:
+        parts = g.const([n * size for n in (num_heads, kv_num_heads, kv_num_heads)])
+        query, key, value = g.Split(query, parts, axis=2, outputs=3)
+
+    def dim(x: Value, at: int) -> Value:
+        return g.Slice(g.shape_of(x), g.const([at]), g.const([at + 1]), g.const([0]))
+
+    def steps(count: Value) -> Value:
+        return g.Range(g.const(0), g.Squeeze(count, g.const([0])), g.const(1))
+
+    batch, length = dim(query, 0), dim(query, 1)
+    longest = g.Reshape(g.Cast(total, to=whole), g.const([1]))
+    held = g.Unsqueeze(g.Add(g.Cast(g.Reshape(last, g.const([-1])), to=whole), g.const(1)), g.const([1]))  # (batch, 1)
+    earlier = g.Where(g.Equal(longest, length), g.const([0]), g.Sub(held, length))
+    own = g.Add(earlier, steps(length))
+    counts = (num_heads, kv_num_heads, kv_num_heads)
+    q, keys, values = (
+        g.Transpose(g.Reshape(wide(g, x), g.const([0, 0, n, size])), perm=(0, 2, 1, 3))
+        for x, n in zip((query, key, value), counts, strict=True)
+    )
+    if do_rotary:
+        turned = own if position_ids is None else position_ids
+        q, keys = (
+            g.RotaryEmbedding(x, wide(g, cos), wide(g, sin), turned, interleaved=rotary_interleaved) for x in (q, keys)
+        )
+    before = g.const([0]) if past_key is None else dim(past_key, 2)
+    room = g.Max(longest, before)
+    at, behind = steps(room), g.Add(before, length)
+    new = g.Add(g.Sub(at, earlier), before)
+    places = g.Where(g.Less(at, earlier), at, g.Where(g.Less(at, g.Add(earlier, length)), new, behind))
+    each = g.Concat(batch, g.const([kv_num_heads]), room, g.const([size]), axis=0)
+    places = g.Expand(g.Unsqueeze(places, g.const([1, 3])), each)
+    caches = []
+    for past, rows in ((past_key, keys), (past_value, values)):
+        row = g.Concat(batch, g.const([kv_num_heads, 1, size]), axis=0)
+        ends = [rows, g.Expand(g.scalar(0, rows), row)]
+        rows_of_all = g.Concat(*([] if past is None else [wide(g, past)]), *ends, axis=2)
+        caches.append(g.GatherElements(rows_of_all, places, axis=2))
+    zero = g.const([0])
+    seen_keys, seen_values = (g.Slice(x, zero, longest, g.const([2])) for x in caches)
+    shared = g.const([0, kv_num_heads, -1, size])
+    scores = g.MatMul(g.Reshape(q, shared), g.Transpose(seen_keys, perm=(0, 1, 3, 2)))
+    shape = g.Concat(batch, g.const([num_heads]), length, longest, axis=0)
+    scores = g.Mul(g.Reshape(scores, shape), g.scalar(scale or 1 / math.sqrt(size), scores))
+    if softcap > 0:
+        cap = g.scalar(softcap, scores)
+        scores = g.Mul(g.Tanh(g.Div(scores, cap)), cap)
+    if bias is not None:
+        scores = g.Add(scores, wide(g, bias))
+    columns, row = steps(longest), g.Unsqueeze(own, g.const([1, 3]))
+    seen = g.And(g.LessOrEqual(columns, row), g.Less(columns, g.Unsqueeze(held, g.const([1, 3]))))
+    if local_window_size >= 0:
+        seen = g.And(seen, g.Greater(columns, g.Sub(row, g.const(local_window_size))))
+    scores = g.Where(seen, scores, g.scalar(float(LEAST), scores))
+    if smooth_softmax or head_sink is not None:
+        sink = g.scalar(0, scores) if head_sink is None else g.Reshape(wide(g, head_sink), g.const([1, -1, 1, 1]))
+        column = g.Expand(sink, g.Concat(batch, g.const([num_heads]), length, g.const([1]), axis=0))
+        weights = g.Slice(g.Softmax(g.Concat(scores, column, axis=3), axis=-1), zero, longest, g.const([3]))
+    else:
+        weights = g.Softmax(scores, axis=-1)
+    weights = g.Where(seen, weights, g.scalar(0, scores))  # queries that see nothing answer 0
+    wanted = g.Concat(batch, g.const([kv_num_heads, -1]), longest, axis=0)
+    answer = g.Concat(batch, g.const([num_heads]), length, g.const([size]), axis=0)
+    y = g.Reshape(g.MatMul(g.Reshape(weights, wanted), seen_values), answer)
+    y = g.Reshape(g.Transpose(y, perm=(0, 2, 1, 3)), g.const([0, 0, num_heads * size]))
+    return tuple(cast_like(g, x, like) for x in (y, *caches))

@@ -31,10 +31,10 @@ def rotary(g: PaddedGraph, node: Node) -> None:
 @rule_for("OneHot")
 def one_hot(g: PaddedGraph, node: Node) -> None:
     """OneHot of places with padding, which may be anything: what is no place is 0 everywhere."""
-    places, depth, values = (g.value(n) for n in node.inputs)
+    places, _, values = (g.value(n) for n in node.inputs)
     (sizes,) = typed(g, node)
     axis = int(node.attrs.get("axis", -1)) % len(sizes)
-    if g.padded(sizes[axis]) or depth is None or node.inputs[1] in g.numbers:
+    if g.padded(sizes[axis]) or node.inputs[1] in g.numbers:
         raise refused(node, "its depth follows a size that is rounded up")
     own = () if sizes[axis] == 1 else (sizes[axis],)
     g.emit(node, node.inputs, {node.outputs[0]: Lying(values.dtype, (*places.axes[:axis], own, *places.axes[axis:]))})

@@ -2,9 +2,9 @@
 
 >>> import mezzo as mz
 >>> sorted(mz.mxnet.__all__)
-['load', 'operator_uses', 'read_arrays']
+['Vocabulary', 'load', 'operator_uses', 'read_arrays', 'read_vocabulary']
 """
 
-from .importers.mxnet import load, operator_uses, read_arrays
+from .importers.mxnet import Vocabulary, load, operator_uses, read_arrays, read_vocabulary
 
-__all__ = ["load", "operator_uses", "read_arrays"]
+__all__ = ["Vocabulary", "load", "operator_uses", "read_arrays", "read_vocabulary"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from . import layers, numpy_style  # noqa: F401  more cases
+from . import layers, numpy_style, quantised  # noqa: F401  more cases
 from .cases import CASES, operands, symbol_of
 
 PAGE = Path(__file__).with_name("answers.npz")

@@ -344,6 +344,20 @@ class InferenceSession:
 
     # -- providers --------------------------------------------------------------------------------------------------
 
+    # Attributes of ONNX Runtime's class that packages read, though their names are private.
+
+    @property
+    def _model_path(self) -> str | None:
+        return None if isinstance(self._source, bytes) else os.fspath(self._source)
+
+    @property
+    def _providers(self) -> list[str]:
+        return self.get_providers()
+
+    @property
+    def _provider_options(self) -> dict[str, dict[str, str]]:
+        return self.get_provider_options()
+
     def get_providers(self) -> list[str]:
         """The devices in use, by ONNX Runtime's names; steps without a kernel on the first run on the next."""
         return list(self._place.providers)

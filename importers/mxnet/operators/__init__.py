@@ -11,6 +11,7 @@ from . import (
     nn,
     numpy_elements,
     numpy_shapes,
+    quantised,
     reductions,
     rnn,
     shapes,
@@ -19,5 +20,6 @@ from . import (
 
 __all__ = [
     "RULES", "algebra", "boxes", "control", "draws", "elementwise", "indexing", "nn", "numpy_elements", "numpy_shapes",
+    "quantised",
     "reductions", "rnn", "shapes", "vision",
 ]  # fmt: skip

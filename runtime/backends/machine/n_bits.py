@@ -8,12 +8,14 @@ from enum import IntEnum
 from ....ops import DType, Tensor
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
 from ...ir.graph import Node
+from ..onednn.library import library
 from .blobs import Loaded, loaded
 from .blocks import Chunked, NBits, words
 from .call import MachineCall, address, code_for, parallel
 
 WORDS = 8  # of four bytes, in a vector
 CHUNK = 48  # rows of weights that a thread takes at a time: a multiple of those of a tile (emit/n_bits.py)
+MOST = 128  # rows of activations, beyond which unpacking for a product of oneDNN pays
 ALONE = 1 << 17  # bytes of weights below which waking a second thread takes longer than it saves
 
 
@@ -42,6 +44,8 @@ class MatMulNBits:
         assert isinstance(a, Tensor)
         _, _, bits, _, row, _ = _sizes(request.node)
         rows = math.prod(a.sizes[:-1])
+        if rows > MOST and library() is not None:
+            return Declined(f"{rows} rows: oneDNN multiplies unpacked parts faster")
         _, stride = arrangement(bits, row)
         return Choice(self.name, {"code": code.tier.name}, workspace=4 * rows * (stride + 1))
 

@@ -28,7 +28,7 @@ KERNELS: tuple[Kernel, ...] = (
     _later("onednn.qlinear_matmul", "quantised_matmul.QLinearMatMul", "QLinearMatMul"),
     _later("onednn.qgemm", "quantised_matmul.QGemm", "com.microsoft.QGemm"),
     _later("onednn.matmul_integer", "quantised_matmul.MatMulInteger", "MatMulInteger"),
-    _later("onednn.matmul_n_bits", "packed_weights.PackedProduct", "com.microsoft.MatMulNBits mezzo.MatMulNBitsGrad"),
+    _later("onednn.matmul_n_bits", "packed_weights.PackedSgemm", "com.microsoft.MatMulNBits mezzo.MatMulNBitsGrad"),
     _later("onednn.quantize", "quantised_elements.Quantize", "QuantizeLinear"),
     _later("onednn.dequantize", "quantised_elements.Dequantize", "DequantizeLinear"),
     _later("onednn.qlinear_binary", "quantised_elements.Arithmetic",

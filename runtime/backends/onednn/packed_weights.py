@@ -49,7 +49,7 @@ def multiply(a: Array, b: Array, out: Array) -> None:
         raise ExecutionError(f"dnnl_sgemm answered with status {status}", hint="see `mezzo doctor`")
 
 
-class PackedProduct(packed_weights.PackedProduct):
+class PackedSgemm(packed_weights.PackedProduct):
     """The kernel of NumPy with another product: of activations that are summed up in float32."""
 
     name = "onednn.matmul_n_bits"
