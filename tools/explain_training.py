@@ -24,8 +24,8 @@ COLUMNS = ("zero", "parameters", "optimizer states", "other states", "buckets", 
 def training_table(
     graph: Graph, workers: int, optimizer: str, shapes: Mapping[str, Any], seed: int = 0, device: str = "cpu"
 ) -> Table:
-    """What rank 0 of so many needs, in bytes, at each level of `zero` that the optimizer allows: the plan of a training
-    step of a batch of its share. No other rank needs more.
+    """Table of the bytes that rank 0 of so many needs, at each level of `zero` that the optimizer allows: the plan of a
+    training step of its share. No other rank needs more.
 
     Raises InputError for optimizers that there are not, and what `Trainer` raises.
     """

@@ -27,7 +27,7 @@ def exchange_of(
     wire: str | None = None,
     device: str = "cpu",
 ) -> Exchanging | None:
-    """What carries a Trainer's gradients: nothing, the store, or a communicator, where one is given, or where `zero`,
+    """Carrier of a Trainer's gradients: nothing, the store, or a communicator, where one is given, or where `zero`,
     `buckets` or `wire` ask for what only communicators do. Raises InputError for what cannot be.
     """
     asked = {"zero": zero, "buckets": buckets, "wire": wire}

@@ -164,7 +164,7 @@ class OnDevice:
 
 
 def carrier(store: Exchange | None, stream: Any) -> Transfer | OnDevice | None:
-    """What carries the values of an instance's steps: through memory of the host to a store, or between GPUs."""
+    """Carrier of the values of an instance's steps: through memory of the host to a store, or between GPUs."""
     if store is None:
         return None
     communicator = getattr(store, "device", None)
