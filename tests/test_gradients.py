@@ -29,7 +29,7 @@ SECOND = set(
 )
 
 # Operators whose standard forms, which are what has a derivative, are made for sizes that are known.
-SIZES_NEEDED = {("com.microsoft", "Attention"), ("com.microsoft", "MultiHeadAttention")}
+SIZES_NEEDED = {("com.microsoft", n) for n in ("Attention", "MultiHeadAttention", "GroupQueryAttention")}
 
 
 def cases() -> list[Any]:

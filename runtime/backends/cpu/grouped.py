@@ -26,10 +26,10 @@ class GroupedRows:
         return Choice(self.name) if len(request.outputs) == 3 else Declined("a cache is not wanted")
 
     def prepare(self, args: KernelArgs) -> Call:
-        return _Rows(args)
+        return _Appended(args)
 
 
-class _Rows:
+class _Appended:
     """One call. It keeps no buffer that is bound for a run behind that: see `let_go`."""
 
     def __init__(self, args: KernelArgs) -> None:
