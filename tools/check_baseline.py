@@ -28,7 +28,7 @@ Print = tuple[str, str, str]  # part, place, text; without numbers
 
 
 def fingerprint(problem: Problem) -> Print:
-    """What a problem is known by.
+    """The parts that a problem is known by.
 
     >>> fingerprint(Problem("numbers", "output 'y': 3.1e-02 apart", "m.onnx: node 7 'conv_7' (Conv)"))
     ('numbers', "m.onnx: node # 'conv_#' (Conv)", "output 'y': # apart")

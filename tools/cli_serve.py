@@ -58,9 +58,9 @@ def serve(
     """
     from .serve.app import Limits
     from .serve.run import serve as run
-    from .serve.served import Settings
+    from .serve.served import Serving
 
-    settings = Settings(
+    settings = Serving(
         rows=batch, wait=wait / 1e3, instances=instances, line=max_line, device=device, precision=precision,
         threads=threads, max_memory=parse_size(max_memory) if max_memory else None, dims=dims,
     )  # fmt: skip

@@ -16,9 +16,9 @@ from ...ops.dataclasses import dataclass
 from ...ops.errors import MezzoError
 from ...runtime.version import __version__
 from .metrics import Metrics
-from .protocol import Asked, read, written
+from .protocol import Inquiry, read, written
 from .repository import Repository, Source
-from .served import Overloaded, Served, Settings, refusal
+from .served import Overloaded, Served, Serving, refusal
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -57,7 +57,7 @@ class App:
     they are warm, /v2/health/ready answers 503."""
 
     def __init__(
-        self, of: Sequence[Source], settings: Settings, limits: Limits, say: Callable[..., None], every: bool = False
+        self, of: Sequence[Source], settings: Serving, limits: Limits, say: Callable[..., None], every: bool = False
     ) -> None:
         self.limits, self.say, self.every = limits, say, every
         self.metrics = Metrics()
@@ -187,7 +187,7 @@ class App:
             if self.every:
                 self._log(model, asked, code, took, len(body))
 
-    def _log(self, model: Served, asked: Asked | None, code: int, took: float, size: int) -> None:
+    def _log(self, model: Served, asked: Inquiry | None, code: int, took: float, size: int) -> None:
         about = {"id": asked.identity} if asked is not None and asked.identity else {}
         self.say("request", **model.labels, **about, code=code, ms=round(took * 1e3, 3), bytes=size)
 

@@ -29,13 +29,13 @@ class Job:
 
     @property
     def kind(self) -> Any:
-        """What jobs that run together have in common."""
+        """Properties that jobs which run together have in common."""
         return (self.names, *((n, a.dtype, a.shape[1:]) for n, a in sorted(self.feeds.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What to do: run `jobs` together, tell those that are `late`, and look again `after` so many seconds (infinity:
+    """The work to do: run `jobs` together, tell those that are `late`, and look again `after` so many seconds (infinity:
     not before something happens)."""
 
     jobs: tuple[Job, ...] = ()

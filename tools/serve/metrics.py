@@ -27,10 +27,10 @@ def _shown(labels: Labels, more: str = "") -> str:
     return f"{{{inside}}}" if inside else ""
 
 
-class Counter:
+class Tally:
     """A number by labels; a gauge where `kind` says so.
 
-    >>> c = Counter("requests_total", "Requests.")
+    >>> c = Tally("requests_total", "Requests.")
     >>> c.add(code="200")
     >>> print(*c.lines(), sep="\\n")
     # HELP requests_total Requests.
@@ -84,18 +84,18 @@ class Histogram:
 
 
 class Metrics:
-    """What a server counts."""
+    """All counters of a server."""
 
     def __init__(self) -> None:
-        self.requests = Counter("mezzo_requests_total", "Requests for inference, by status code.")
+        self.requests = Tally("mezzo_requests_total", "Requests for inference, by status code.")
         self.seconds = Histogram("mezzo_request_seconds", "From the whole request to its response.")
         self.waited = Histogram("mezzo_wait_seconds", "Until a request ran.")
         self.rows = Histogram("mezzo_batch_rows", "Rows that ran together.", ROWS)
-        self.waiting = Counter("mezzo_waiting", "Requests in line.", "gauge")
-        self.ready = Counter("mezzo_model_ready", "1 for a version that answers.", "gauge")
-        self.loads = Counter("mezzo_loads_total", "Versions that were loaded, or failed to be.")
-        self.held = Counter("mezzo_request_bytes", "Bytes of requests that are held now.", "gauge")
-        self.memory = Counter("mezzo_session_bytes", "Arenas and programs of a version.", "gauge")
+        self.waiting = Tally("mezzo_waiting", "Requests in line.", "gauge")
+        self.ready = Tally("mezzo_model_ready", "1 for a version that answers.", "gauge")
+        self.loads = Tally("mezzo_loads_total", "Versions that were loaded, or failed to be.")
+        self.held = Tally("mezzo_request_bytes", "Bytes of requests that are held now.", "gauge")
+        self.memory = Tally("mezzo_session_bytes", "Arenas and programs of a version.", "gauge")
 
     def text(self) -> str:
         return "\n".join(line for each in vars(self).values() for line in each.lines()) + "\n"

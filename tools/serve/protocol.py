@@ -45,7 +45,7 @@ RANK: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Inquiry:
     """A request for inference: arrays by name, the outputs that are wanted and whether as bytes (None: all), its name,
     and the seconds that it may take (None: no limit of its own)."""
 
@@ -59,7 +59,7 @@ class Asked:
         return self.binary if self.wanted is None else self.wanted[name]
 
 
-def read(body: bytes | bytearray, head: int | None, inputs: Sequence[Port], outputs: Sequence[Port]) -> Asked:
+def read(body: bytes | bytearray, head: int | None, inputs: Sequence[Port], outputs: Sequence[Port]) -> Inquiry:
     """A request from its body; `head` is how many bytes of it are JSON (None: all).
 
     Raises InputError for what is malformed, for tensors that the model does not take, and for parameters that would be
@@ -90,7 +90,7 @@ def read(body: bytes | bytearray, head: int | None, inputs: Sequence[Port], outp
         feeds[name] = _array(about, known[name], part)
     if at != len(tail):
         raise _bad(f"{len(tail) - at} bytes behind the last tensor belong to none")
-    return Asked(
+    return Inquiry(
         feeds,
         _wanted(said.get("outputs"), {p.name for p in outputs}, _flag(parameters, "binary_data_output")),
         _flag(parameters, "binary_data_output"),
@@ -201,7 +201,7 @@ def _seconds(parameters: Mapping[str, Any]) -> float | None:
     return said * MICROSECONDS
 
 
-def written(asked: Asked, results: Mapping[str, Any], model: str, version: str) -> tuple[list[bytes], int | None]:
+def written(asked: Inquiry, results: Mapping[str, Any], model: str, version: str) -> tuple[list[bytes], int | None]:
     """A response: its parts, and how many bytes of it are JSON where bytes of tensors follow."""
     entries, parts = [], [b""]
     for name, value in results.items():

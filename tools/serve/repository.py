@@ -10,7 +10,7 @@ from typing import Any, Final
 from ...ops.dataclasses import dataclass
 from ...ops.errors import InputError, MezzoError
 from .metrics import Metrics
-from .served import Served, Settings
+from .served import Served, Serving
 
 SUFFIXES: Final = (".onnx", ".mezzo")
 Say = Callable[..., None]  # an event and its fields
@@ -65,9 +65,9 @@ def sources(given: Sequence[str]) -> tuple[Source, ...]:
 
 
 class Repository:
-    """What answers, by name and version. All calls come from the thread of the event loop."""
+    """Models that answer, by name and version. All calls come from the thread of the event loop."""
 
-    def __init__(self, of: Sequence[Source], settings: Settings, metrics: Metrics, say: Say) -> None:
+    def __init__(self, of: Sequence[Source], settings: Serving, metrics: Metrics, say: Say) -> None:
         self.sources = {s.name: s for s in of}
         self.settings, self.metrics, self.say = settings, metrics, say
         self.served: dict[str, dict[str, Served]] = {}

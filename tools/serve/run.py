@@ -11,14 +11,14 @@ from ...ops.dataclasses import asdict
 from ...ops.errors import MissingPackage
 from .app import App, Limits, said_by
 from .repository import sources
-from .served import Settings
+from .served import Serving
 
 GIVEN: Final = "_MEZZO_SERVE"  # what worker processes are told by the environment, as JSON
 DRAINED: Final = 30  # seconds for requests that are under way when the server is asked to end
 
 
 def serve(
-    models: Sequence[str], settings: Settings, limits: Limits, host: str, port: int, workers: int, every: bool
+    models: Sequence[str], settings: Serving, limits: Limits, host: str, port: int, workers: int, every: bool
 ) -> None:
     """Serve until a signal asks to end; then no request that has begun is lost. Raises InputError for models that are
     not there, and MissingPackage without uvicorn."""
@@ -40,4 +40,4 @@ def application() -> App:
     """The application that this process was asked for."""
     models, settings, limits, every = json.loads(os.environ[GIVEN])
     of: dict[str, Any] = {**settings, "dims": tuple(settings["dims"])}
-    return App(sources(models), Settings(**of), Limits(**limits), said_by(), every)
+    return App(sources(models), Serving(**of), Limits(**limits), said_by(), every)

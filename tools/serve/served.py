@@ -25,15 +25,15 @@ from ..fills import first_that_runs
 from ..load import load
 from .line import Job, Line
 from .metrics import Metrics
-from .protocol import Asked, tensors
+from .protocol import Inquiry, tensors
 
 LONG: Final = 0.05  # seconds of a run from which on it can be ended by whoever asked for it
 ALIKE: Final = 1e-3  # how far a row's answer may be apart alone and beside another, of the largest magnitude
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of each version: rows that may run together and the seconds that they wait for each other, runs at once,
+class Serving:
+    """Serving of each version: rows that may run together and the seconds that they wait for each other, runs at once,
     requests in line, and what `mz.load` takes."""
 
     rows: int = 1
@@ -61,7 +61,7 @@ class Served:
     Raises as mz.load does, and InputError for a model whose tensors cannot be sent, or whose rows cannot run together.
     """
 
-    def __init__(self, name: str, version: str, path: Path, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, name: str, version: str, path: Path, settings: Serving, metrics: Metrics) -> None:
         self.name, self.version, self.settings, self.metrics = name, version, settings, metrics
         self.labels = {"model": name, "version": version}
         self.session: Session = load(
@@ -112,7 +112,7 @@ class Served:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    async def answer(self, asked: Asked, deadline: float | None) -> dict[str, Any]:
+    async def answer(self, asked: Inquiry, deadline: float | None) -> dict[str, Any]:
         """The results of a request. Raises Overloaded where the line is full, DeadlineError, Cancelled (never to be
         told: whoever waits has gone), and as Session.run does."""
         if len(self.line) >= self.settings.line:
