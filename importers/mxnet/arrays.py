@@ -168,7 +168,7 @@ class _Reader:
             return np.zeros(0, np.float32)
         self.device(what)
         dtype = self.dtype(what)
-        indices = []
+        indices: list[tuple[DType, tuple[int, ...], str]] = []
         for i in range(AUXILIARY[storage]):
             part = f"indices {i} of {what}"
             kind = self.dtype(part)
