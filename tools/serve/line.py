@@ -35,7 +35,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The work to do: run `jobs` together, tell those that are `late`, and look again `after` so many seconds (infinity:
+    """The work to do: run `jobs` together, tell those that are `late`, and look again `after` so many seconds (inf:
     not before something happens)."""
 
     jobs: tuple[Job, ...] = ()
