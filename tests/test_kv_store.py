@@ -212,7 +212,7 @@ def test_what_is_refused(kv: KVStore, wrong: Any, kind: type[Exception], said: l
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"kind": "dist_sinc"}, "did you mean 'dist_sync'"),
-    ({"kind": "nccl"}, "There are local, device"),
+    ({"kind": "horovod"}, "There are local, device"),
     ({"kind": "local", "consistency": "eventual"}, "'local' has one"),
     ({"kind": "dist_sync", "consistency": "eventuall"}, "did you mean 'eventual'"),
     ({"kind": "dist_sync", "consistency": "bounded"}, "needs a staleness"),
@@ -234,7 +234,7 @@ def test_what_create_refuses(monkeypatch: pytest.MonkeyPatch, arguments: dict[st
 
 
 def test_every_local_kind_is_a_store() -> None:
-    assert set(KINDS) == {"local", "device", "dist_sync", "dist_async", "dist_device_sync"}
+    assert set(KINDS) == {"local", "device", "dist_sync", "dist_async", "dist_device_sync", "nccl"}
     for kind in ("local", "device"):
         with mz.kv.create(kind) as kv:
             assert (kv.kind, kv.rank, kv.num_workers) == (kind, 0, 1)
