@@ -42,6 +42,10 @@ WORDS_OF_A_DECISION = 400  # as `wc -w` counts; figures and attempts are in benc
 LINKED = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")]
 
 
+def test_the_first_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf8").splitlines()) <= 120
+
+
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the files that the pages speak of: digits as a model and in all forms of data."""
