@@ -264,11 +264,8 @@ def written(zoo: Path, request: pytest.FixtureRequest) -> Path:
     missing = [n for n in MODELS if not (zoo / f"{n}-io.npz").exists()]
     if missing:
         python = request.getfixturevalue("mxnet_python")
-        root = Path(__file__).parents[1]
-        start = "import sys, types; p = types.ModuleType('tests'); p.__path__ = ['tests']; sys.modules['tests'] = p; "
-        start += "from pathlib import Path; from tests.mxnet.zoo import write; "
-        start += "[write(n, Path(sys.argv[1])) for n in sys.argv[2:]]"
-        subprocess.run([python, "-c", start, str(zoo), *missing], cwd=root, check=True, capture_output=True)
+        maker = Path(__file__).parent / "mxnet" / "zoo.py"
+        subprocess.run([python, str(maker), str(zoo), *missing], check=True, capture_output=True)
     return zoo
 
 
