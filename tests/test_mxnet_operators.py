@@ -84,6 +84,24 @@ def test_an_official_case(name: str) -> None:
     assert not list(differences(mz.Session(graph).run(feeds), answers))
 
 
+def test_detection_among_many_anchors() -> None:
+    """Boxes behind the first `nms_topk` are compared with none: 30,000 anchors take no square of that."""
+    name, many = "detection of few", 30_000
+    feeds = {k: v for k, v in ANSWERS[name].items() if k.startswith("x")}
+    chances, shifts, anchors = feeds.values()
+    count = many - anchors.shape[1]
+    background = np.broadcast_to(np.array([[1], [0], [0]], np.float32), (len(chances), 3, count))
+    wide = (
+        np.concatenate([chances, background], 2),
+        np.pad(shifts, ((0, 0), (0, 4 * count))),
+        np.pad(anchors, ((0, 0), (0, count), (0, 0))),
+    )
+    widened = dict(zip(feeds, wide, strict=True))
+    (result,) = mz.Session(graph_of(symbol_of(name).encode(), widened)).run(widened).values()
+    np.testing.assert_allclose(result[:, : anchors.shape[1]], ANSWERS[name]["out0"], rtol=1e-4, atol=1e-6)
+    assert np.all(result[:, anchors.shape[1] :] == -1)
+
+
 def test_every_case_has_an_answer() -> None:
     assert set(ANSWERS) == set(CASES)
 
