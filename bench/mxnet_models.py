@@ -38,7 +38,7 @@ def model(name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             subprocess.run([mxnet_python(), str(MAKER), str(folder), name], check=True, capture_output=True, text=True)
-        except (RuntimeError, subprocess.CalledProcessError) as reason:
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as reason:
             raise Missing(str(getattr(reason, "stderr", "") or reason).strip().splitlines()[-1]) from None
     return file
 
