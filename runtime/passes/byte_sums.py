@@ -11,7 +11,7 @@ https://onnx.ai/onnx/operators/onnx__MatMulInteger.html, https://onnx.ai/onnx/op
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,6 @@ BYTES: Final = (DType.UINT8, DType.INT8)
 Takes = Callable[[Graph, Node], str | None]
 
 
-@cache
 def _places(op: Op) -> tuple[int, ...]:
     """Places of the operands of a product of bytes: the left one and its zero point, the weights and theirs; where the
     result is bytes too, then the three scales, the zero point of the result, and a bias. None for other operators."""
@@ -75,7 +74,12 @@ class _Product:
     @property
     def convolution(self) -> bool:
         """True for a convolution, False for a product of matrices."""
-        return "Conv" in self.node.op
+        return "kernel_shape" in self.node.record.attrs
+
+    @property
+    def floats(self) -> str:
+        """The operator of floats that it is for bytes."""
+        return self.node.op.removeprefix("QLinear").removesuffix("Integer")
 
     def input(self, place: int) -> str:
         """The name of an operand, "" where it is absent."""
@@ -229,7 +233,7 @@ class _Writer:
             x = self.node("Sub", [x, self.constant("zero", np.asarray(known).astype(np.float32).reshape(()))])
         source, bias = m.constant(2), m.constant(8) if m.input(8) else None
         assert source is not None
-        op, attrs = ("Conv", {a: m.attr(a) for a in m.node.record.attrs}) if convolution else ("MatMul", {})
+        op, attrs = m.floats, {a: m.attr(a) for a in m.node.record.attrs}
         total, begin = "", 0
         for i, part in enumerate(np.array_split(sums.weights, sums.parts, sums.axis)):
             how = f"part {i} of {sums.parts} of {m.node.name}'s distances in float32"
