@@ -12,6 +12,7 @@ from ..ir.prune import prune
 from ..passes import TYPED, rewrite, simplify
 from ..passes.attention import attended
 from ..passes.batchnorm import BATCHNORM
+from ..passes.byte_sums import in_floats
 from ..passes.canonical import CANONICAL
 from ..passes.chains import Chains, fuse_chains
 from ..passes.expand import expand, in_served_parts
@@ -81,6 +82,8 @@ def fused(
         return written_out and not (options.target.sm and takes(graph, node) is None)
 
     graph = _retyped(graph, fold(quantise(graph, takes), weights=True), budget)
+    if not options.target.sm:
+        graph = _retyped(graph, in_floats(graph, takes), budget)
     if any(in_parts(node) for _, node in graph.walk()):
         written = expand(graph, in_parts, graph.types)
         graph = simplify(_retyped(graph, written, budget))  # what the parts make of sizes is known
