@@ -269,7 +269,7 @@ def child(task: str, place: dict[str, str], seconds: float) -> float:
 def mxnet(path: str) -> tuple[float, float] | None:
     """MXNet's reader in its environment, without and with the sum; None with a note where it cannot be had."""
     try:
-        python = os.environ.get("MXNET_PYTHON") or mxnet_python()
+        python = mxnet_python()
         done = subprocess.run([python, "-c", MXNET, path], capture_output=True, text=True, check=True)
         alone, summed = json.loads(done.stdout.splitlines()[-1])
         return float(alone), float(summed)

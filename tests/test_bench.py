@@ -156,7 +156,9 @@ def test_the_table_of_training(other: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [("--rows", "nothing/*"), ("--quick", "--peers", "nobody")])
-@pytest.mark.parametrize(("name", "row"), [("training", "fig6/vgg-a/b32"), ("inference", "bert/b8/fp32")])
+@pytest.mark.parametrize(
+    ("name", "row"), [("training", "fig6/vgg-a/b32"), ("inference", "bert/b8/fp32"), ("mxnet_models", "vgg11/b1")]
+)
 def test_a_table_lists_its_rows_and_peers(name: str, row: str, asked: tuple[str, ...]) -> None:
     """Rows come first: those of --quick are known."""
     done = table(name, *asked, "--json", "-")

@@ -14,7 +14,7 @@ from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.passes.byte_sums import in_floats
 
 RNG = np.random.default_rng(0)
-SHAPES = {  # of an operand and of weights, and attributes
+SHAPES: dict[str, list[Any]] = {  # of an operand and of weights, and attributes
     "MatMulInteger": [((3, 5), (5, 4), {}), ((2, 3, 7), (7, 1), {}), ((4, 3000), (3000, 2), {})],
     "ConvInteger": [
         ((2, 3, 6, 5), (4, 3, 3, 2), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
@@ -44,7 +44,7 @@ def model(op: str, x: Any, w: Any, attrs: dict[str, Any], zero: str, points: str
         scales = g.const(np.float32(0.03)), g.const(RNG.random(count or 1, np.float32) + 0.5)
         bias = (g.const(RNG.integers(-9999, 9999, results).astype(np.int32)),) if "Conv" in op else ()
         to = g.const(np.float32(300)), g.const(numbers(x.dtype))
-        y = g.op(op, operand, scales[0], point, g.const(w), scales[1], at, *to, *bias, **attrs)
+        y: Any = g.op(op, operand, scales[0], point, g.const(w), scales[1], at, *to, *bias, **attrs)
     else:
         y = g.op(op, operand, g.const(w), point, at, **attrs)
     return g.graph([g.Cast(y, to=DType.FLOAT.onnx) if cast else y]), feeds

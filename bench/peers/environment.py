@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,10 @@ MPI = ("impi-rt>=2021.15,<2022", "mpi4py>=4.1,<5", "numpy>=2.0,<3")
 
 
 def mxnet_python() -> str:
-    """The Python of MXNet; its environment is made if it is not there. RuntimeError with the reason if it cannot be
-    had."""
+    """The Python of MXNet: that of the variable MXNET_PYTHON, else one whose environment is made if it is not there.
+    RuntimeError with the reason if it cannot be had."""
+    if "MXNET_PYTHON" in os.environ:
+        return os.environ["MXNET_PYTHON"]
     names = [sys.executable] if sys.version_info < (3, 12) else []
     names += [p for v in ("3.11", "3.10", "3.9") if (p := shutil.which(f"python{v}"))]
     return _python(ROOT / ".venv-mxnet", names, MXNET, "mxnet", "it needs Python 3.9, 3.10 or 3.11")

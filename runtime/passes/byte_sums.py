@@ -11,13 +11,14 @@ https://onnx.ai/onnx/operators/onnx__MatMulInteger.html, https://onnx.ai/onnx/op
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.dataclasses import dataclass, replace
+from ...ops.op import Op
 from ...ops.types import Array
 from ..ir.graph import Graph, Node
 from ..memory.shared_constants import derived
@@ -26,15 +27,20 @@ from .rewrite import Leaf, Match, Pattern, Replacement, RewriteDeclined, Rule, r
 EXACT: Final = 1 << 24  # float32 holds every whole number up to here
 MOST_PARTS: Final = 16
 BYTES: Final = (DType.UINT8, DType.INT8)
-# Of each operator, where its operands stand: the left one and its zero point, the weights and theirs, and their scales,
-# the scale and the zero point of the result, and a bias.
-PLACES: Final[dict[str, tuple[int, ...]]] = {
-    "MatMulInteger": (0, 2, 1, 3),
-    "ConvInteger": (0, 2, 1, 3),
-    "QLinearMatMul": (0, 2, 3, 5, 1, 4, 6, 7),
-    "QLinearConv": (0, 2, 3, 5, 1, 4, 6, 7, 8),
-}
 Takes = Callable[[Graph, Node], str | None]
+
+
+@cache
+def _places(op: Op) -> tuple[int, ...]:
+    """Places of the operands of a product of bytes: the left one and its zero point, the weights and theirs; where the
+    result is bytes too, then the three scales, the zero point of the result, and a bias. None for other operators."""
+    names = [i.name for i in op.inputs]
+    zeros = [i for i, name in enumerate(names) if name.endswith("_zero_point")]
+    scales = [i for i, name in enumerate(names) if name.endswith("_scale")]
+    if op.domain or len(zeros) != 2 + (len(scales) == 3) or len(scales) not in (0, 3):
+        return ()
+    weights, last = (scales[1] - 1, [*scales, zeros[2], zeros[2] + 1]) if scales else (1, [])
+    return tuple(i for i in (0, zeros[0], weights, zeros[1], *last) if i < len(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +69,8 @@ class _Product:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Where its operands stand."""
-        return PLACES[self.node.op]
+        """Places of its operands."""
+        return _places(self.node.record)
 
     @property
     def convolution(self) -> bool:
@@ -90,7 +96,7 @@ class _Product:
 
 
 def _product(m: Match) -> _Product:
-    return _Product(m, next(n for n in m.nodes if n.op in PLACES))
+    return _Product(m, next(n for n in m.nodes if not n.domain and _places(n.record)))
 
 
 def _sums(m: _Product) -> _Sums | str:
@@ -252,7 +258,7 @@ def _floats(part: Array) -> Array:
     return np.ascontiguousarray(part, np.float32)
 
 
-_SUMS = Pattern(tuple(PLACES), (Leaf("x"),))
+_SUMS = Pattern(lambda op: bool(_places(op)), (Leaf("x"),))
 _BYTE_SUMS: tuple[Rule, ...] = (
     Rule(
         "exact sums of products of bytes, wanted in float32",

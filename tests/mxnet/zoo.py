@@ -1,6 +1,6 @@
 """Write models of MXNet's gluon zoo with random weights, and what they answer: in an environment with mxnet 1.9.1,
 
-    python -m tests.mxnet.zoo FOLDER [NAME ...]
+    python tests/mxnet/zoo.py FOLDER [NAME ...]
 
 Beside each pair of files stands `NAME-io.npz`: the operand, the answer, and of some the parameters after one step of
 SGD.

@@ -114,10 +114,23 @@ def box_decode(
 
 
 def suppressed(
-    c: Converter, boxes: list[str], classes: str | None, alive: str, threshold: float, *, at_it: bool = False
+    c: Converter,
+    boxes: list[str],
+    classes: str | None,
+    alive: str,
+    threshold: float,
+    *,
+    at_it: bool = False,
+    most: int = -1,
 ) -> Value:
     """Truths: boxes [batch, n, 1 each], sorted by their scores, that stay. Each drops those behind it that overlap it
-    by more than the threshold (or by as much, `at_it`) and are of its class. One step of a loop for each box."""
+    by more than the threshold (or by as much, `at_it`) and are of its class. One step of a loop for each box; where
+    none is alive behind the first `most` (above 0), those alone are compared, each with each."""
+    if most > 0:
+        leading = [c.slice(b, 1, 0, most) for b in boxes]
+        theirs = None if classes is None else c.slice(classes, 1, 0, most)
+        stay = suppressed(c, leading, theirs, c.slice(alive, 1, 0, most), threshold, at_it=at_it)
+        return c.op("Concat", stay, c.slice(alive, 1, most, None), axis=1)
     n = c.dim(alive, 1)
     over = c.op(
         "GreaterOrEqual" if at_it else "Greater",
@@ -185,7 +198,7 @@ def box_nms(
         alive = c.And(alive, c.Less(place, c.const(topk)))
     boxes = corners(c, c.slice(sorted_, 2, coord_start, coord_start + 4), in_format)
     same = None if force_suppress or classes is None else c.slice(sorted_, 2, id_index, id_index + 1)
-    kept = suppressed(c, boxes, same, alive, overlap_thresh)
+    kept = suppressed(c, boxes, same, alive, overlap_thresh, most=topk)
     if out_format != in_format:
         sorted_ = _recoded(c, sorted_, boxes, coord_start, out_format)
     result = c.Where(c.unsqueeze(kept, 2), sorted_, c.number(-1, sorted_))
@@ -264,7 +277,9 @@ def multibox_detection(
         alive = c.And(alive, first)
     edges = corners(c, c.slice(rows, 2, 2, 6), "corner")
     same = None if force_suppress else c.slice(rows, 2, 0, 1)
-    kept = suppressed(c, edges, same, alive, nms_threshold, at_it=True) if 0 < nms_threshold <= 1 else alive
+    kept = alive
+    if 0 < nms_threshold <= 1:
+        kept = suppressed(c, edges, same, alive, nms_threshold, at_it=True, most=nms_topk)
     identity = c.Where(c.unsqueeze(kept, 2), c.slice(rows, 2, 0, 1), c.number(-1, rows))
     marked = c.op("Concat", identity, c.slice(rows, 2, 1, 6), axis=2)
     return c.Where(c.unsqueeze(c.GatherElements(valid, order, axis=1), 2), marked, c.number(-1, marked))
