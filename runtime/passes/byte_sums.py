@@ -11,7 +11,7 @@ https://onnx.ai/onnx/operators/onnx__MatMulInteger.html, https://onnx.ai/onnx/op
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,6 @@ BYTES: Final = (DType.UINT8, DType.INT8)
 Takes = Callable[[Graph, Node], str | None]
 
 
-@cache
 def _places(op: Op) -> tuple[int, ...]:
     """Places of the operands of a product of bytes: the left one and its zero point, the weights and theirs; where the
     result is bytes too, then the three scales, the zero point of the result, and a bias. None for other operators."""
