@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from ..ops.errors import DeadlineError, InputError
-from .environment import local
+from .environment import LOOPBACK, local
 
 Address = tuple[str, int] | str  # host and port, or the path of a unix socket
 
@@ -53,6 +53,25 @@ def listen(address: Address) -> socket.socket:
         sock.close()
         raise InputError(f"cannot listen: {error}", where=str(address), hint="is the address taken?") from error
     return sock
+
+
+class ReservedPort:
+    """A free port of loopback that nobody else gets until `close`, or until this is collected.
+
+    The socket is bound and does not listen: the kernel gives its port neither to who asks for any nor to who connects,
+    and `listen` may have it.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((LOOPBACK, 0))
+        self.number = int(self._socket.getsockname()[1])
+
+    def close(self) -> None:
+        self._socket.close()
+
+    __del__ = close
 
 
 def connect(address: Address, deadline: float, who: str) -> socket.socket:

@@ -62,8 +62,11 @@ def dies(folder: Path, kv: mz.kv.KVStore, how: int) -> None:
         trainer.step(share)
     (folder / f"{kv.rank}.pid").write_text(str(os.getpid()))
     if kv.rank == 1:
-        if how == signal.SIGSTOP and not os.fork():  # a child wakes it, to be ended with the job
-            time.sleep(6)
+        if how == signal.SIGSTOP and not os.fork():  # a child ends it with the job, when the others have heard
+            until = time.monotonic() + 20
+            while not all((folder / f"{n}.heard").exists() for n in (0, 2)) and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(0.2)
             os.kill(os.getppid(), signal.SIGKILL)
             os._exit(0)
         os.kill(os.getpid(), how)

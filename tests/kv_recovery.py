@@ -1,8 +1,9 @@
 """A training whose processes are killed, for tests/test_kv_recovery.py: every process of the job runs this file.
 
-`python -m tests.kv_recovery FOLDER STEPS ON_STORE`. What each process is doing stands in `FOLDER/board`, int64 numbers:
-the phase that is to be met, the process that has met it, and for each process its number and its phase. Who enters the
-phase that is to be met says so and waits a moment, so that it can be killed there.
+`python -m tests.kv_recovery FOLDER ON_STORE`. What each process is doing stands in `FOLDER/board`, int64 numbers: the
+phase that is to be met, the process that has met it, whether all kills have happened, after how many steps the training
+ends (0: worker 0 says it when they have), and for each process its number and its phase. Who enters the phase that is
+to be met says so and waits a moment, so that it can be killed there.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from mezzo.kvstore.create import create
 from mezzo.kvstore.environment import Environment
 
 PHASES = ("none", "handshake", "push", "commit", "pull", "snapshot")
-WANTED, MET, FIRST = 0, 1, 2  # places on the board
+WANTED, MET, OVER, END, FIRST = range(5)  # places on the board
 SLOTS = 8  # processes at most
 SIZE, EVERY, STALL = 4, 3, 0.2  # samples of a share; steps between snapshots; seconds
+MORE = 10  # steps after all kills: no worker is further than the next one when worker 0 says so
 SIDES = {"scheduler": 0, "server": 1, "worker": 4}  # the first slot of a role
 Board = np.ndarray[Any, Any]
 
@@ -51,6 +53,12 @@ class Here:
         finally:
             self._board[self._at + 1] = former
 
+    def ended(self, number: int, rank: int) -> bool:
+        """True if the training ends before the step of this number."""
+        if not rank and self._board[OVER] and not self._board[END]:
+            self._board[END] = number + MORE
+        return bool(0 < self._board[END] <= number)
+
     def during(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """A function that runs in a phase."""
 
@@ -74,7 +82,7 @@ def serve(here: Here) -> None:
     create("dist_sync")
 
 
-def learn(here: Here, folder: Path, steps: int, on_store: bool) -> None:
+def learn(here: Here, folder: Path, on_store: bool) -> None:
     """Train, from the last snapshot on."""
     from mezzo.kvstore import states
     from mezzo.ops import DType
@@ -99,25 +107,27 @@ def learn(here: Here, folder: Path, steps: int, on_store: bool) -> None:
         kept = folder / "kept"
         if checkpoint.exists(kept):
             trainer.resume(kept)
-        for number in range(int(trainer.notes.get("position", 0)), steps):
+        number = int(trainer.notes.get("position", 0))
+        while not here.ended(number, kv.rank):
             batch = batch_for(trainer.source, number, SIZE * share.count)
             rows = share.rows(np.arange(SIZE * share.count), SIZE, 0)
             trainer.step({name: array[rows] for name, array in batch.items()})
-            trainer.notes = {"position": number + 1}
-            if number % EVERY == EVERY - 1:
+            number += 1
+            trainer.notes = {"position": number}
+            if not number % EVERY:
                 trainer.save(kept, keep=2)
         if kv.rank == 0:
             np.savez(folder / "end.npz", **trainer.parameters)
 
 
-def main(folder: Path, steps: int, on_store: bool) -> None:
+def main(folder: Path, on_store: bool) -> None:
     environment = Environment.read()
     here = Here(board(folder), SIDES[environment.role] + (environment.rank or 0))
     if environment.role == "worker":
-        learn(here, folder, steps, on_store)
+        learn(here, folder, on_store)
     else:
         serve(here)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")
+    main(Path(sys.argv[1]), sys.argv[2] == "1")

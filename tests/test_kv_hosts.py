@@ -23,10 +23,11 @@ from mezzo.tools.crew import Member
 from mezzo.tools.launch import Scale, launch
 from mezzo.train.checkpoint import MANIFEST
 
-from .kv_recovery import FIRST, PHASES, WANTED, board
+from .kv_recovery import END, FIRST, PHASES, WANTED, board
 
 ROOT = Path(__file__).parents[1]
 LONG, DEADLINE, SLACK = 60.0, 8.0, 30.0
+STEPS = 30
 PORT = 9191  # every namespace has ports of its own
 
 
@@ -136,9 +137,9 @@ def trained(folder: Path, hosts: Hosts, lost: bool) -> bytes:
     on another one."""
     folder.mkdir()
     made = board(folder, "w+")
-    made[:] = 0
+    made[:], made[END] = 0, STEPS
     made[WANTED] = PHASES.index("snapshot") if lost else 0  # whoever writes one waits a moment
-    command = (sys.executable, "-m", "tests.kv_recovery", str(folder), "30", "0")
+    command = (sys.executable, "-m", "tests.kv_recovery", str(folder), "0")
 
     def lose() -> None:
         end = time.monotonic() + LONG

@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,10 @@ import pytest
 from mezzo.tools.crew import Member
 from mezzo.tools.launch import Scale, launch, members
 
-from .kv_recovery import FIRST, MET, PHASES, WANTED, board
+from .kv_recovery import END, FIRST, MET, OVER, PHASES, WANTED, board
 
-STEPS = 30
-PATIENCE = 60.0  # seconds for the next phase to be met
+RARE = 3.0  # seconds after which another phase is wanted: there are no handshakes where nobody begins again
+PATIENCE = 60.0  # seconds for any phase to be met
 
 
 def children(pid: int) -> list[int]:
@@ -28,6 +30,13 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class Killer(threading.Thread):
@@ -41,54 +50,61 @@ class Killer(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        made = self._board
-        for _ in range(self._kills):
+        end = time.monotonic() + PATIENCE
+        while len(self.done) < self._kills and time.monotonic() < end and not self.over.is_set():
             phase = self._rng.randrange(1, len(PHASES))
             time.sleep(self._rng.random() * 0.2)
-            made[MET], made[WANTED] = 0, phase
-            end = time.monotonic() + PATIENCE
-            while not made[MET]:
-                if self.over.is_set() or time.monotonic() > end:
-                    return  # the training was quicker
-                time.sleep(0.002)
-            made[WANTED] = 0
-            self._kill(int(made[MET]), PHASES[phase])
+            if (met := self._meet(phase)) and self._kill(met, PHASES[phase]):
+                end = time.monotonic() + PATIENCE
+        self._board[OVER] = 1
 
-    def _kill(self, met: int, phase: str) -> None:
-        """Kill who is in the phase, or another process of the job, an agent among them."""
+    def _meet(self, phase: int) -> int:
+        """The process that has entered the phase, or 0."""
+        self._board[MET], self._board[WANTED] = 0, phase
+        end = time.monotonic() + RARE
+        while not self._board[MET] and time.monotonic() < end and not self.over.is_set():
+            time.sleep(0.002)
+        self._board[WANTED] = 0
+        return int(self._board[MET])
+
+    def _kill(self, met: int, phase: str) -> bool:
+        """Kill who is in the phase, or another process of the job, an agent among them, if any lives."""
         names = ("scheduler", *["server"] * 3, *["worker"] * 4)
         those = {int(pid): name for pid, name in zip(self._board[FIRST::2], names, strict=True) if pid}
-        those = {pid: name for pid, name in those.items() if Path(f"/proc/{pid}").exists()}
         those |= {child: "agent" for pid, name in list(those.items()) if name == "worker" for child in children(pid)}
-        pid = met if self._rng.random() < 0.5 else self._rng.choice([*those] or [met])
-        if self._role and those.get(pid) != self._role:
-            pid = next(pid for pid, name in those.items() if name == self._role)
+        those = {pid: name for pid, name in those.items() if lives(pid) and self._role in ("", name)}
+        if not those:
+            return False
+        pid = met if met in those and self._rng.random() < 0.5 else self._rng.choice([*those])
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            return
-        self.done.append((phase, those.get(pid, "worker")))
+            return False
+        self.done.append((phase, those[pid]))
+        return True
 
 
 def trained(
     folder: Path,
+    steps: int = 0,
+    *,
     kills: int = 0,
     seed: int = 0,
-    *,
     workers: int = 2,
     hosts: int = 1,
     on_store: bool = False,
     role: str = "",
-) -> tuple[bytes, list[tuple[str, str]]]:
-    """The parameters at the end of a training, of whose processes so many were killed; in which phases, and who."""
+) -> tuple[bytes, int, list[tuple[str, str]]]:
+    """The parameters after a training of so many steps, or else of as many as it takes to kill that often; how many,
+    and in which phases who was killed."""
     folder.mkdir()
-    board(folder, "w+")[:] = 0
-    command = (sys.executable, "-m", "tests.kv_recovery", str(folder), str(STEPS), str(int(on_store)))
+    made = board(folder, "w+")
+    made[:], made[END] = 0, steps
+    command = (sys.executable, "-m", "tests.kv_recovery", str(folder), str(int(on_store)))
 
     def job(scale: Scale) -> list[Member]:
         board(folder)[FIRST:] = 0
-        made = members(command, workers, 1, hosts, scale.attempt, kept=kills > 0)
-        return [Member(m.role, m.rank, command, m.environment, m.kept) for m in made]
+        return [replace(m, command=command) for m in members(command, workers, 1, hosts, scale.attempt, kept=kills > 0)]
 
     killer = Killer(folder, kills, seed, role)
     killer.start()
@@ -98,34 +114,32 @@ def trained(
         killer.over.set()
         killer.join()
     with np.load(folder / "end.npz") as arrays:
-        return b"".join(arrays[name].tobytes() for name in sorted(arrays)), killer.done
+        return b"".join(arrays[name].tobytes() for name in sorted(arrays)), int(made[END]), killer.done
 
 
-@pytest.fixture(scope="module", params=[False, True])
-def calm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bool, bytes]:
-    """Where the optimizer runs, and the parameters at the end of a training that nothing befell."""
-    on_store = bool(request.param)
-    return on_store, trained(tmp_path_factory.mktemp("calm") / "kept", on_store=on_store)[0]
+def killed(folder: Path, kills: int, seed: int, **how: Any) -> list[tuple[str, str]]:
+    """In which phases who was killed in a training, which ends with the bits of one that nothing befell."""
+    disturbed, steps, done = trained(folder / f"killed {seed}", kills=kills, seed=seed, **how)
+    how.pop("role", None)
+    undisturbed, *_ = trained(folder / f"calm {seed}", steps, **how)
+    assert disturbed == undisturbed, (seed, done)
+    assert len(done) == kills
+    return done
 
 
-def test_a_server_alone_begins_again(
-    calm: tuple[bool, bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("on_store", [False, True])
+def test_a_server_alone_begins_again(on_store: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It goes on with what it had committed, and nobody else notices."""
-    on_store, undisturbed = calm
-    disturbed, done = trained(tmp_path / "killed", 4, on_store, on_store=on_store, role="server")
-    assert disturbed == undisturbed
+    done = killed(tmp_path, 4, on_store, on_store=on_store, role="server")
     assert [who for _, who in done] == ["server"] * 4
     said = capfd.readouterr().err
     assert said.count("server 0 ended by SIGKILL; it starts again with what it had") == 4
     assert "all start again" not in said
 
 
-def test_killed_at_any_moment(calm: tuple[bool, bytes], tmp_path: Path) -> None:
-    on_store, undisturbed = calm
-    disturbed, done = trained(tmp_path / "killed", 10, on_store, on_store=on_store)
-    assert disturbed == undisturbed
-    assert len(done) == 10
+@pytest.mark.parametrize("on_store", [False, True])
+def test_killed_at_any_moment(on_store: bool, tmp_path: Path) -> None:
+    killed(tmp_path, 10, on_store, on_store=on_store)
 
 
 SOAK_PARTS = 50  # of 20 kills each; the environment variable of this name says which, as first:end
@@ -134,12 +148,9 @@ SOAK_PARTS = 50  # of 20 kills each; the environment variable of this name says 
 @pytest.mark.soak
 def test_killed_a_thousand_times(tmp_path: Path) -> None:
     first, end = map(int, os.environ.get("SOAK_PARTS", f"0:{SOAK_PARTS}").split(":"))
-    ends = [trained(tmp_path / f"calm{way}", workers=3, hosts=2, on_store=way)[0] for way in (False, True)]
     counted = Counter[tuple[str, str]]()
     for part in range(first, end):
-        on_store = part % 2
-        made, done = trained(tmp_path / str(part), 20, part, workers=3, hosts=2, on_store=bool(on_store))
-        assert made == ends[on_store], (part, done)
+        done = killed(tmp_path, 20, part, workers=3, hosts=2, on_store=bool(part % 2))
         counted.update(done)
         print(f"part {part}: {done}", flush=True)
     phases, roles = (Counter(each[i] for each in counted.elements()) for i in (0, 1))

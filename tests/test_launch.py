@@ -6,6 +6,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -63,6 +64,17 @@ def test_what_a_job_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.environment["OMP_NUM_THREADS"] == "7"
     assert Environment.read(first.environment).deadline == 9
     assert [m.role for m in members(["program"], 2, 0)] == ["scheduler", "worker", "worker"]
+
+
+def test_the_port_of_a_job_is_its_own() -> None:
+    """From when its processes are told of it until the job has ended, whoever listens there."""
+    job = members(["true"], workers=1, servers=0)
+    root = Environment.read(job[0].environment).root
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(root)
+    assert launch(job, grace=0.1) == 0
+    with socket.socket() as other:
+        other.bind(root)
 
 
 @pytest.mark.parametrize(("workers", "servers", "hosts"), [(0, 1, 1), (2, -1, 1), (2, 1, 3), (2, 0, 2)])

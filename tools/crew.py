@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import IO, Any
 
+from ..kvstore.address import ReservedPort
 from ..kvstore.environment import INCARNATION, Role
 from ..ops.dataclasses import dataclass, field
 from .prefix import Printer
@@ -57,6 +58,7 @@ class Member:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     kept: int | None = None  # descriptor of what outlives a server, so that it can be started again alone
+    port: ReservedPort | None = field(default=None, repr=False)  # where the scheduler listens, until the job has ended
 
     @property
     def name(self) -> str:

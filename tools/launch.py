@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ..kvstore import secret
+from ..kvstore.address import ReservedPort
 from ..kvstore.environment import ATTEMPT, INCARNATION, LOOPBACK, Environment, Role
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
@@ -43,7 +44,7 @@ class Scale:
 def members(
     command: Sequence[str], workers: int, servers: int, hosts: int = 1, attempt: int = 0, kept: bool = False
 ) -> tuple[Member, ...]:
-    """The processes of a job whose workers run `command`, at a port that is free now.
+    """The processes of a job whose workers run `command`, at a port that is kept free for them.
 
     `hosts` splits the workers into so many groups that take each other for other machines. Processors are shared out
     among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how
@@ -64,7 +65,8 @@ def members(
         secret.read_key(key_file)  # one error, not one of each process
     elif not key:
         key = secret.fresh()  # no other process of this machine can join the job, or end it
-    job = Environment("scheduler", (LOOPBACK, _free_port()), workers, servers, here, key=key, key_file=key_file)
+    port = ReservedPort()  # others start jobs, and connect, before the scheduler listens
+    job = Environment("scheduler", (LOOPBACK, port.number), workers, servers, here, key=key, key_file=key_file)
     job = replace(job, grace=AWAY if kept and servers else 0.0)
     inherited = {**os.environ, "PYTHONUNBUFFERED": "1", ATTEMPT: str(attempt)}
     inherited.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers)))
@@ -76,7 +78,8 @@ def members(
         if kept and role == "server":
             mine = replace(mine, kept=os.memfd_create("mezzo server", os.MFD_CLOEXEC))
         given = {n: v for n, v in mine.variables().items() if n not in TUNED or n not in os.environ}
-        return Member(role, rank, tuple(command), {**inherited, **given}, mine.kept)
+        listens = port if role == "scheduler" else None
+        return Member(role, rank, tuple(command), {**inherited, **given}, mine.kept, listens)
 
     names = [f"{here}/{i}" if hosts > 1 else here for i in range(hosts)]
     return (
@@ -170,6 +173,8 @@ def _attempt(
             for member in job:
                 if member.kept is not None:
                     os.close(member.kept)
+                if member.port is not None:
+                    member.port.close()
 
 
 def _say(text: str) -> None:
@@ -188,9 +193,3 @@ def _heard(events: Events, signals: Iterable[int]) -> Iterator[None]:
     finally:
         for s, handler in former.items():
             signal.signal(s, handler)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])

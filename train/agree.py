@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ def digest(graph: Graph, without: Iterable[str] = (), *also: object) -> str:
     return str(digest.hexdigest())
 
 
+@cache
 def code() -> str:
     """The version of this package, and a digest of the code that makes a step: two checkouts may have one version."""
     digest, root = blake2b(digest_size=8), Path(__file__).resolve().parent.parent
