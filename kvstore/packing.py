@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -63,7 +63,7 @@ def register(made: _S) -> _S:
     return made
 
 
-@cache
+@lru_cache(64)
 def parse(text: str) -> Scheme:
     """The scheme of this text. Raises InputError.
 
@@ -288,7 +288,7 @@ class PowerSGD:
         return made.reshape(-1)[:count]
 
 
-@cache
+@lru_cache(16)
 def _guess(side: int, rank: int) -> Array:
     return np.random.default_rng(side).standard_normal((side, rank)).astype(np.float32)
 

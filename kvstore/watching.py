@@ -56,7 +56,7 @@ class Timing:
         >>> for millisecond in range(1, 101):
         ...     timing.add(millisecond / 1000)
         >>> [round(timing.percentile(share), 3) for share in (0.5, 0.95, 1)]
-        [0.051, 0.096, 0.1]
+        [0.05, 0.097, 0.1]
         """
         left = math.ceil(share * self.count)
         for bucket in sorted(self.buckets):

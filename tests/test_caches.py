@@ -26,7 +26,7 @@ REGISTERED = {
 FEW_KEYS = {
     "runtime.backends.cuda.arrays._STREAMS", "nd.place._PLACES", "nd.random._generators", "nd.running._WITH_SCALARS",
     "runtime.compile.padding_rules.OWN_RULES", "runtime.execution.session.NO_BUFFERS",
-    "ops.op.NO_ATTRIBUTES",    "runtime.memory.shared_constants._derived",
+    "ops.op.NO_ATTRIBUTES", "runtime.memory.shared_constants._derived", "kvstore.packing.SCHEMES",
 }  # fmt: skip
 
 
@@ -48,7 +48,8 @@ FEW_ARGUMENTS = {
     "runtime.backends.onednn.api.getter", "runtime.backends.onednn.search._function",
     "runtime.backends.cuda.cudnn.library.properties",
     "importers.operators.schema_opset", "exporters.lower.schema_of", "kvstore.protocol.one_key._staleness",
-    "kvstore.protocol.keys.element", "tools.cells._makers", "tools.halve.policy",
+    "kvstore.protocol.keys.element", "tools.cells._makers", "tools.halve.policy", "ops.contrib.weights._fours",
+    "runtime.backends.machine.emit.compiler._machine",
 }  # fmt: skip
 
 UNBOUNDED = {"cache", "functools.cache", "lru_cache(None)", "lru_cache(maxsize=None)"}

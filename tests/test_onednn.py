@@ -34,7 +34,7 @@ TOLERANCE = 1e-5
 needed = pytest.mark.skipif(library() is None, reason="oneDNN is not installed")
 
 # what needs layouts or other types than float32, and is served in tests of its own below
-ELSEWHERE = {"onednn.reorder", "onednn.split", "onednn.cast", "onednn.update"}
+ELSEWHERE = {"onednn.reorder", "onednn.split", "onednn.cast", "onednn.update", "onednn.matmul_n_bits"}
 # oneDNN's name for its recurrent networks over its own matrix product, the fastest for a sequence on its own
 GOOD_REFERENCES = {"onednn.recurrent": "ref"}
 

@@ -18,7 +18,7 @@ from .onednn_grids import FAMILIES, Cell, graph_of, grid, some, wrong
 
 # whose neighbours are looked at in tests of their own: recurrent networks, 8-bit numbers, updates, and operators of
 # training whose results only their gradients read
-ELSEWHERE = ("quantised", "recurrent", "update")
+ELSEWHERE = ("quantised", "recurrent", "update", "packed_weights")
 ALONE = {"onednn.cast", "onednn.layer_norm_train", "onednn.layer_norm_grad", "onednn.max_pool_train",
          "onednn.max_pool_grad"}  # fmt: skip
 ISAS = ("AVX2", "AVX512_CORE", "AVX512_CORE_BF16")
