@@ -15,6 +15,7 @@ import numpy as np
 
 from ....ops import Context, DType, Tensor
 from ....ops.dataclasses import dataclass
+from ....ops.errors import MezzoError
 from ....ops.ml.forest import MEMBER, Forest
 from ....ops.ml.trees import AGGREGATES, forest_by_ids, forest_by_lists
 from ....ops.types import Array
@@ -145,10 +146,12 @@ class TreeEnsembles:
         x = request.inputs[0]
         if not isinstance(x, Tensor) or not x.static or x.dtype is not DType.FLOAT or len(x.sizes) != 2:
             return Declined("the rows are no matrix of float32 of known size")
-        found = tables(forest_of(request.node))
+        try:
+            found, ending = tables(forest_of(request.node)), _ending(request.node)
+        except (ArithmeticError, LookupError, MezzoError, TypeError, ValueError) as error:
+            return Declined(f"the reference tells what is wrong with the forest: {error}")  # an attribute is missing
         if isinstance(found, str):
             return Declined(found)
-        ending = _ending(request.node)
         if isinstance(ending, str):
             return Declined(ending)
         if found.features > x.sizes[1] or found.width > ending.targets:
