@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.passes.byte_sums import in_floats
+from mezzo.runtime.passes.precision import narrowed
 
 RNG = np.random.default_rng(0)
 SHAPES: dict[str, list[Any]] = {  # of an operand and of weights, and attributes
@@ -75,6 +77,30 @@ def test_sums_are_exact(case: Any, rounded: bool) -> None:
         (got,) = fast.run(feeds).values()
         assert got.dtype == exact.dtype
         np.testing.assert_array_equal(got, exact)
+
+
+def test_weights_with_two_zero_points() -> None:
+    """Two products of one array, whose distances differ, and whose nodes have no names."""
+    g, w = GraphBuilder(), numbers(np.int8, 6, 4)
+    x, b = g.input("x", Tensor(DType.UINT8, (3, 6))), g.const(w)
+    points = [g.const(np.int8(n)) for n in (3, -100)]
+    graph = g.graph([g.MatMulInteger(x, b, None, p) for p in points])
+    graph = infer(graph.but(nodes=tuple(replace(n, name="") for n in graph.nodes)), {})
+    feeds = {"x": numbers(np.uint8, 3, 6)}
+    exact = Session(graph, onednn=False).run(feeds).values()
+    for got, right in zip(
+        Session(in_floats(graph, lambda around, node: "none does")).run(feeds).values(), exact, strict=True
+    ):
+        np.testing.assert_array_equal(got, right)
+
+
+@pytest.mark.parametrize("op", ["MatMulInteger", "QLinearMatMul"])
+@pytest.mark.parametrize("depth", [5, 3000])
+def test_exact_products_are_not_narrowed(op: str, depth: int) -> None:
+    x, w = numbers(np.uint8, 2, depth), numbers(np.int8, depth, 3)
+    floats = infer(in_floats(infer(model(op, x, w, {}, "known", "one", False)[0], {}), lambda around, node: "none"), {})
+    for to in (DType.BFLOAT16, DType.FLOAT16):
+        assert narrowed(floats, lambda around, node: None, to) is floats
 
 
 def test_what_is_not_taken() -> None:

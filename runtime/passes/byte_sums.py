@@ -45,18 +45,15 @@ def _places(op: Op) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class _Sums:
     """The operands of a sum: names of the left operand and its zero point ("" where absent), the distances of the
-    weights in int32, whether it is a convolution, and into how many parts the summed axis is cut."""
+    weights from theirs in float32, a text that tells these from those of other zero points, the summed axis of the
+    weights, and into how many parts it is cut."""
 
     x: str
     zero: str
     weights: Array
-    convolution: bool
-    parts: int
-
-    @property
-    def axis(self) -> int:
-        """The summed axis of the weights."""
-        return 1 if self.convolution else 0
+    how: str
+    axis: int
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +110,26 @@ def _sums(m: _Product) -> _Sums | str:
         return "it is no product with a matrix, or no convolution"
     if zero and ((known := m.tensor(1)) is None or not known.static or known.elements != 1):
         return "the operand has several zero points"
-    shift = np.zeros(1, np.int32)
+    shift = np.zeros(1, np.float32)
     if m.input(3):
         if (points := m.constant(3)) is None:
             return "the zero point of the weights is not known"
-        shift = np.asarray(points).astype(np.int32).reshape(-1)
+        shift = np.asarray(points).astype(np.float32).reshape(-1)
     if shift.size not in (1, w.shape[0] if convolution else w.shape[1]):
         return "zero points of the weights are not one of columns or filters"
-    apart = np.asarray(w).astype(np.int32) - (shift.reshape(-1, *(1,) * (w.ndim - 1)) if convolution else shift)
+    if m.input(8) and m.constant(8) is None:
+        return "the bias is not known"
+    how = f"distances from {shift.tolist()} of {'filters' if convolution else 'columns'}"
+    shift = shift.reshape(-1, *(1,) * (w.ndim - 1)) if convolution else shift
+    weights = derived(w, how, lambda: np.subtract(w, shift, dtype=np.float32))
     reach = _reach(x.dtype, m.constant(1) if zero else np.zeros(1, np.int8))
-    sums = _Sums(m.input(0), zero, apart, convolution, 1)
-    while reach * _largest(sums) + _bias(m) >= EXACT:
-        if sums.parts == MOST_PARTS or apart.shape[sums.axis] < 2 * sums.parts or (convolution and m.attr("group") > 1):
+    sums = _Sums(m.input(0), zero, weights, how, 1 if convolution else 0)
+    while reach * _largest(sums) + (_bias(m) if sums.parts == 1 else 0) >= EXACT:
+        grouped = convolution and m.attr("group") > 1
+        if sums.parts == MOST_PARTS or weights.shape[sums.axis] < 2 * sums.parts or grouped:
             return "sums may be larger than float32 holds exactly"
         sums = replace(sums, parts=2 * sums.parts)
-    return sums
+    return "a bias may pass the ends of int32" if sums.parts > 1 and _bias(m) >= 1 << 30 else sums
 
 
 def _reach(dtype: DType, zero: Array | None) -> int:
@@ -141,17 +143,15 @@ def _reach(dtype: DType, zero: Array | None) -> int:
 
 def _largest(sums: _Sums) -> int:
     """Return the largest sum of absolute weights of a part, over all results."""
-    parts = np.array_split(np.abs(sums.weights), sums.parts, sums.axis)
-    axes = tuple(range(1, sums.weights.ndim)) if sums.convolution else (0,)
-    return max(int(part.sum(axes, dtype=np.int64).max(initial=0)) for part in parts)
+    axes = tuple(i for i in range(sums.weights.ndim) if i != 1 - sums.axis)
+    parts = np.array_split(sums.weights, sums.parts, sums.axis)
+    return max(int(np.abs(part).sum(axes, dtype=np.float64).max()) for part in parts)
 
 
 def _bias(m: _Product) -> int:
-    """Return the largest absolute bias; one that is not known is no number that float32 holds."""
-    if not m.input(8):
-        return 0
-    bias = m.constant(8)
-    return EXACT if bias is None else int(np.abs(np.asarray(bias).astype(np.int64)).max(initial=0))
+    """Return the largest absolute bias."""
+    bias = m.constant(8) if m.input(8) else None
+    return 0 if bias is None else int(np.abs(np.asarray(bias).astype(np.int64)).max(initial=0))
 
 
 def _fits(match: Match) -> str | None:
@@ -161,7 +161,7 @@ def _fits(match: Match) -> str | None:
         return sums
     if len(m.places) > 4:
         scales = [m.constant(place) for place in (4, 5, 6)]
-        results = sums.weights.shape[0 if sums.convolution else 1]
+        results = sums.weights.shape[1 - sums.axis]
         for scale, sizes in zip(scales, ((1,), (1, results), (1,)), strict=True):
             if scale is None or scale.dtype != np.float32 or scale.size not in sizes:
                 return "scales are not known, or not one of the tensor, of columns or of filters"
@@ -186,7 +186,7 @@ def _in_floats(match: Match) -> Replacement:
         return Replacement({}, tuple(write.nodes), write.constants)
     x_scale, w_scale, y_scale = (np.asarray(m.constant(place)).reshape(-1) for place in (4, 5, 6))
     factor = x_scale * w_scale / y_scale
-    form = () if factor.size == 1 else (-1, *(1,) * (sums.weights.ndim - 2)) if sums.convolution else (-1,)
+    form = () if factor.size == 1 else (-1, *(1,) * (sums.weights.ndim - 2)) if m.convolution else (-1,)
     steps = write.node("Mul", [whole, write.constant("factor", factor.reshape(form))])
     if (known := m.constant(7)) is not None:
         point = write.constant("point", np.asarray(known).reshape(()))
@@ -223,7 +223,7 @@ class _Writer:
 
     def total(self, sums: _Sums) -> str:
         """Add the sums as whole numbers: float32, or int32 where they are cut into parts; float32 before a scale."""
-        m, convolution = self.product, sums.convolution
+        m = self.product
         x = self.node("Cast", [sums.x], {"to": DType.FLOAT.onnx})
         known = m.constant(1) if sums.zero else np.zeros((), np.float32)
         if known is None:
@@ -231,23 +231,26 @@ class _Writer:
             x = self.node("Sub", [x, self.node("Reshape", [point, self.scalar()])])
         elif np.any(known):
             x = self.node("Sub", [x, self.constant("zero", np.asarray(known).astype(np.float32).reshape(()))])
-        source, bias = m.constant(2), m.constant(8) if m.input(8) else None
-        assert source is not None
-        op, attrs = m.floats, {a: m.attr(a) for a in m.node.record.attrs}
+        bias = m.constant(8) if m.input(8) else None
+        attrs = {a: m.attr(a) for a in m.node.record.attrs}
+        if sums.parts == 1:
+            operands = [x, self.constant("weights", sums.weights)]
+            if bias is not None:
+                operands.append(self.constant("bias", np.asarray(bias).astype(np.float32)))
+            return self.node(m.floats, operands, attrs)
         total, begin = "", 0
+        source = m.constant(2)
+        assert source is not None
         for i, part in enumerate(np.array_split(sums.weights, sums.parts, sums.axis)):
-            how = f"part {i} of {sums.parts} of {m.node.name}'s distances in float32"
-            weights = self.constant(f"weights{i}", derived(source, how, partial(_floats, part)))
+            weights = derived(source, f"part {i} of {sums.parts}: {sums.how}", partial(np.ascontiguousarray, part))
             end = begin + part.shape[sums.axis]
-            inputs = [x if sums.parts == 1 else self._slice(x, begin, end, 1 if convolution else -1, i), weights]
-            begin = end
-            if sums.parts == 1:
-                if bias is not None:
-                    inputs.append(self.constant("bias", np.asarray(bias).astype(np.float32)))
-                return self.node(op, inputs, attrs)
-            rounded = self.node("Round", [self.node(op, inputs, attrs)])
+            operands = [
+                self._slice(x, begin, end, 1 if m.convolution else -1, i),
+                self.constant(f"weights{i}", weights),
+            ]
+            rounded = self.node("Round", [self.node(m.floats, operands, attrs)])
             product = self.node("Cast", [rounded], {"to": DType.INT32.onnx})
-            total = self.node("Add", [total, product]) if total else product
+            total, begin = self.node("Add", [total, product]) if total else product, end
         if bias is not None:
             number = np.asarray(bias).reshape(-1, *(1,) * (sums.weights.ndim - 2))
             total = self.node("Add", [total, self.constant("bias", number)])
@@ -256,10 +259,6 @@ class _Writer:
     def _slice(self, x: str, begin: int, end: int, axis: int, part: int) -> str:
         bounds = (("from", begin), ("to", end), ("axis", axis))
         return self.node("Slice", [x, *(self.constant(f"{what}{part}", np.array([n])) for what, n in bounds)])
-
-
-def _floats(part: Array) -> Array:
-    return np.ascontiguousarray(part, np.float32)
 
 
 _SUMS = Pattern(lambda op: bool(_places(op)), (Leaf("x"),))
