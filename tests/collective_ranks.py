@@ -3,14 +3,11 @@ forks COUNT ranks (of a process that has run nothing) and prints what each says 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,8 @@ from mezzo.kvstore.collective.shared import Shared
 from mezzo.kvstore.host.mesh import join
 from mezzo.ops import DType
 from mezzo.ops.errors import MezzoError
+
+from .forked import print_answers
 
 SCENARIOS: dict[str, Callable[[Communicator], Any]] = {}
 LARGE = 70_001  # elements: they do not travel with a call
@@ -148,28 +147,12 @@ def aborted(c: Communicator) -> Any:
 
 def main() -> int:
     name, count, mesh = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    pipes = []
-    for me in range(count):
-        read, write = os.pipe()
-        if not os.fork():
-            os.close(read)
-            code = 1
-            try:
-                with Shared(join(mesh, me, count, 20, "rank"), count, 20) as communicator:
-                    said = SCENARIOS[name](communicator)
-                os.write(write, json.dumps(said).encode())
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        os.close(write)
-        pipes.append(read)
-    for read in pipes:
-        said = b"".join(iter(partial(os.read, read, 1 << 16), b""))
-        print(said.decode() or "null", flush=True)
-    return 0
+
+    def run(me: int) -> Any:
+        with Shared(join(mesh, me, count, 20, "rank"), count, 20) as communicator:
+            return SCENARIOS[name](communicator)
+
+    return print_answers(count, run)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,10 @@ process that has imported everything, and prints what each of them says as a lin
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,8 @@ from mezzo.kvstore.rule import rule
 from mezzo.kvstore.store import KVStore
 from mezzo.ops.errors import MezzoError
 from mezzo.runtime.optimizer import SGD, Adam
+
+from .forked import print_answers
 
 SCENARIOS: dict[str, Callable[[int, int], Any]] = {}
 JOB = f"mezzo-test/{os.getpid()}"
@@ -499,26 +499,7 @@ def forgotten(me: int, count: int) -> Any:
 
 def main() -> int:
     name, count = sys.argv[1], int(sys.argv[2])
-    pipes = []
-    for me in range(count):
-        read, write = os.pipe()
-        if not os.fork():
-            os.close(read)
-            code = 1
-            try:
-                os.write(write, json.dumps(SCENARIOS[name](me, count)).encode())
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        os.close(write)
-        pipes.append(read)
-    for read in pipes:
-        said = b"".join(iter(partial(os.read, read, 1 << 16), b""))
-        print(said.decode() or "null", flush=True)
-    return 0
+    return print_answers(count, lambda me: SCENARIOS[name](me, count))
 
 
 if __name__ == "__main__":
