@@ -178,11 +178,8 @@ def _in_floats(match: Match) -> Replacement:
     write = _Writer(m, [], {})
     whole = write.total(sums)
     if len(m.places) == 4:
-        to_float = match.root is not m.node
-        if sums.parts == 1:  # Round keeps the product from narrow types, which hold no such sums
-            whole = write.node("Round", [whole], last=to_float)
-        if sums.parts > 1 or not to_float:
-            write.node("Cast", [whole], {"to": (DType.FLOAT if to_float else DType.INT32).onnx}, last=True)
+        to = DType.INT32 if match.root is m.node else DType.FLOAT
+        write.node("Cast", [whole], {"to": to.onnx}, last=True)
         return Replacement({}, tuple(write.nodes), write.constants)
     x_scale, w_scale, y_scale = (np.asarray(m.constant(place)).reshape(-1) for place in (4, 5, 6))
     factor = x_scale * w_scale / y_scale
@@ -222,7 +219,11 @@ class _Writer:
         return self.constant("scalar", np.zeros(0, np.int64))
 
     def total(self, sums: _Sums) -> str:
-        """Add the sums as whole numbers: float32, or int32 where they are cut into parts; float32 before a scale."""
+        """Add the sums as whole numbers: float32, or int32 where they are cut into parts; float32 before a scale.
+
+        Round changes none of them. It keeps products from narrow types, which do not hold them, and factors out of the
+        weights, where results in the middle of two steps would fall to another one.
+        """
         m = self.product
         x = self.node("Cast", [sums.x], {"to": DType.FLOAT.onnx})
         known = m.constant(1) if sums.zero else np.zeros((), np.float32)
@@ -237,7 +238,7 @@ class _Writer:
             operands = [x, self.constant("weights", sums.weights)]
             if bias is not None:
                 operands.append(self.constant("bias", np.asarray(bias).astype(np.float32)))
-            return self.node(m.floats, operands, attrs)
+            return self.node("Round", [self.node(m.floats, operands, attrs)])
         total, begin = "", 0
         source = m.constant(2)
         assert source is not None
