@@ -22,7 +22,7 @@ import pytest
 
 from mezzo.ops import DType
 from mezzo.runtime.backends.onednn import memory
-from mezzo.runtime.backends.onednn.api import DST, SRC, SRC_1, WEIGHTS, Refused
+from mezzo.runtime.backends.onednn.api import ATTR_ZERO_POINTS, DST, SRC, SRC_1, WEIGHTS, Refused
 from mezzo.runtime.backends.onednn.defects import DEFECTS, WRONG, defect
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.backends.onednn.memory import Memory, nbytes
@@ -88,6 +88,18 @@ def _sigmoid(x: Array) -> Array:
     return made
 
 
+def _steps() -> Case:
+    """Numbers of 8 bits with a zero point, written as floats in another order of axes."""
+    dims, zero = (1, 16, 5, 33), 128
+    steps, floats = Memory(dims, DType.UINT8, "acdb"), _m(*dims, layout="abdc")
+    draft, point = _draft("reorder", (), steps, floats), Memory((1,), DType.INT32)
+    number = ATTR_ZERO_POINTS | SRC
+    source, target = draft.operands
+    given = Operand(number, ("given", number), point, value=np.int32(zero).tobytes())
+    attributes = Attributes(zero_points=((SRC, 0),))
+    return Draft(draft.kind, (source, given, target), attributes=attributes), lambda x: x - np.float32(zero)
+
+
 def _in_groups(x: Array, w: Array) -> Array:
     """A convolution of two groups with windows of the whole image."""
     sums: Array = np.einsum("ngcl,gocl->ngo", x.reshape(2, 2, 2, 5), w).reshape(2, 2, 1)
@@ -128,15 +140,19 @@ CASES: dict[str, Callable[[], Case]] = {
         _draft("prelu_forward", (), *[_m(2, 17, 3, 3, layout="aBcd4b")] * 3), lambda x, a: np.where(x < 0, a * x, x)),
     "matmul, strides of size 1": lambda: (
         _draft("matmul", (), _m(1, 7), _m(7, 6), _m(1, 6, strides=(1, 1))), lambda x, w: x @ w),
+    "reorder, zero point of the source": _steps,
 }  # fmt: skip
 WIDE = {  # with AVX-512 alone
     "pooling, a whole operand",
     "binary, 16 bits in blocks of four",
     "prelu, slopes in blocks of four",
 }
-NARROW = {"binary, over its second operand"}  # with AVX2 alone: more has vectors for these blocks
+NARROW = {  # with AVX2 alone: more has vectors for these blocks
+    "binary, over its second operand",
+    "reorder, zero point of the source",
+}
 OVER = {"binary, 16 bits in blocks of four": 0, "binary, over its second operand": 1}  # the operand it is written over
-NOT_ASKED = {"pooling, a sum", "matmul, strides of size 1"}  # kernels never ask for these
+NOT_ASKED = {"pooling, a sum", "matmul, strides of size 1", "reorder, zero point of the source"}  # by any kernel
 
 
 def _laid(array: Array, m: Memory) -> Array:
@@ -157,11 +173,12 @@ def outcome(name: str) -> str:
     for place in draft.places:
         m = draft.at(place)[0].memory
         if place[0] == "in":
-            given.append(rng.standard_normal(m.dims).astype(m.dtype.numpy))
+            steps = m.dtype is DType.UINT8
+            given.append((rng.integers(0, 256, m.dims) if steps else rng.standard_normal(m.dims)).astype(m.dtype.numpy))
             if "NaN" in name and not place[1]:
                 given[-1].flat[0] = np.nan
             arrays[place] = _laid(given[-1], m)
-        else:
+        elif place[0] == "out":
             arrays[place] = arrays["in", OVER[name]] if name in OVER else aligned_empty(nbytes(m.handle.value))
     scratch = aligned_empty(found.scratch)
     status = bind(found, arrays, scratch)()
