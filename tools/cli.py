@@ -161,10 +161,13 @@ def explain(
         facts |= {"only_planned": missing} if missing else {}
     if workers is not None:
         from ..importers import load_graph
-        from .explain_training import training_table
+        from .explain_training import scaling_of, training_table
 
-        table = training_table(load_graph(model), workers, optimizer, inputs.parse_sizes(shapes), seed, device)
-        show(Report(str(model), facts, (table,)), as_json=as_json)
+        graph, sizes = load_graph(model), inputs.parse_sizes(shapes)
+        planned = [training_table(graph, workers, optimizer, sizes, seed, device)]
+        if flags.get("time"):
+            planned.append(scaling_of(graph, workers, optimizer, sizes, seed, device, card))
+        show(Report(str(model), facts, planned), as_json=as_json)
         return
     session = load(model, device=device, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
