@@ -9,20 +9,39 @@ from .backends.processor import EXECUTOR
 from .caches import caches
 from .compile.kernel import Kernel
 from .compile.lower import Options
+from .environment import switch
 from .execution.executor import Executor
 
 DEVICES: Final[dict[str, Executor]] = {"cpu": EXECUTOR}
 GPU: Final = "gpu:"
+MINE = "MEZZO_GPU"  # variable of a launcher: the number of this process's GPU
+
+
+def full_name(device: str) -> str:
+    """The name of a device with its number: for `gpu` that of this process's own, which its launcher gave it, or the
+    first. Raises InputError for a number that is none.
+
+    >>> full_name("gpu"), full_name("cpu")
+    ('gpu:0', 'cpu')
+    """
+    if device != "gpu":
+        return device
+    number = switch(MINE) or "0"
+    if not number.isdecimal():
+        raise InputError(f"{MINE}={number!r} is no number of a GPU", hint="`mezzo launch --gpus` sets it")
+    return f"{GPU}{int(number)}"
 
 
 def device_named(name: str) -> Executor:
-    """The device of this name: `cpu`, `gpu:0`, or `gpu:0@sm_90` to plan for a GPU that is not here.
+    """The device of this name: `cpu`, `gpu:0`, `gpu` for this process's own, or `gpu:0@sm_90` to plan for a GPU that is
+    not here.
 
-    Raises MissingPackage for one that is missing, and says what of it is; InputError for a GPU without a number.
+    Raises MissingPackage for one that is missing, and says what of it is; InputError for a number that is none.
 
     >>> device_named("cpu").name, device_named("gpu:0@sm_80").sm
     ('cpu', 80)
     """
+    name = full_name(name)
     device = DEVICES.get(name)
     if device is None and name.startswith(GPU):
         from .backends.cuda.executor import gpu  # with the first GPU that is asked for

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 import mezzo as mz
 from mezzo.exporters import save_onnx
 from mezzo.kvstore.collective.communicator import Planned
-from mezzo.models.workloads import WORKLOADS, no_weights
+from mezzo.models.convnets import no_weights
+from mezzo.models.workloads import WORKLOADS
 from mezzo.runtime.compile.program import Program
 from mezzo.tools.cli import cli
 from mezzo.tools.gpu_time import CARDS

@@ -9,12 +9,22 @@ from pathlib import Path as File
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from mezzo.exporters import save_onnx
+from mezzo.importers import load_onnx
 from mezzo.ops.errors import InputError, MissingPackage
+from mezzo.ops.types import f32
 from mezzo.runtime.backends.cuda.nvml import read_topology
 from mezzo.runtime.backends.cuda.topology import GB, Gpu, Link, Network, Path, Topology, choose, findings, ring
+from mezzo.runtime.devices import device_named
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.tools.cli import cli
 from mezzo.tools.gpu_paths import measured, path_tables, tables_of
+from mezzo.tools.launch import gpus_for, members
 
 from .cupy_standin import Standin
 
@@ -197,3 +207,60 @@ def test_copies_between_devices_are_measured(standin: Standin) -> None:
     rates = measured(3)
     assert set(rates) == {(a, b) for a in range(3) for b in range(3) if a != b}
     assert all(rate > 0 for rate in rates.values())
+
+
+# -- one GPU for each process
+
+
+def test_each_worker_has_a_gpu_of_the_fastest_ring(
+    standin: Standin, tmp_path: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin.devices = 3
+    runtime = sys.modules["cupy.cuda.runtime"]
+    monkeypatch.setattr(runtime, "deviceGetPCIBusId", lambda i: BUSES[i])
+    level = {(0, 1): 50, (0, 2): 10, (1, 2): 50}
+    monkeypatch.setitem(sys.modules, "pynvml", library(BUSES, lambda a, b: level[a, b], lambda gpu, number: None))
+    assert gpus_for(2) == (0, 2)
+    workers = [m for m in members(["true"], 2, 0, gpus=gpus_for(2)) if m.role == "worker"]
+    assert [m.environment["MEZZO_GPU"] for m in workers] == ["0", "2"]
+    assert all("MEZZO_GPU" not in m.environment for m in members(["true"], 2, 0))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpus_for(3) == (0, 1, 2), "their order is a matter of speed alone"
+    with pytest.raises(InputError, match="4 GPUs are asked for, and CUDA shows 3"):
+        gpus_for(4)
+
+
+def test_a_process_finds_its_own_gpu(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    standin.devices = 2
+    monkeypatch.setenv("MEZZO_GPU", "1")
+    g = GraphBuilder()
+    session = Session(g.graph([g.Relu(g.input("x", f32(2)))]), device="gpu")
+    assert session.device.name == "gpu:1"
+    monkeypatch.setenv("MEZZO_GPU", "one")
+    with pytest.raises(InputError, match="MEZZO_GPU='one' is no number of a GPU"):
+        device_named("gpu")
+
+
+@pytest.mark.parametrize("args", [["true"], ["-n", "2", "--gpus", "3", "true"]])
+def test_the_number_of_workers_is_given_once(args: list[str]) -> None:
+    told = CliRunner().invoke(cli, ["launch", *args])
+    assert told.exit_code == 2
+    assert "give the number of workers: -n, or --gpus" in told.output
+
+
+def test_a_model_is_tuned_on_a_gpu(standin: Standin, tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mezzo train --device`: on a stand-in that computes, to the numbers of the CPU."""
+    monkeypatch.chdir(tmp_path)
+    standin.computes = True
+    rng = np.random.default_rng(0)
+    np.savez("data.npz", x=rng.standard_normal((24, 6), np.float32), label=rng.integers(0, 3, 24))
+    g = GraphBuilder()
+    weights = g.const(rng.standard_normal((6, 3)).astype(np.float32)), g.const(np.zeros(3, np.float32))
+    save_onnx(g.graph([g.Gemm(g.input("x", f32("n", 6)), *weights)]), "model.onnx")
+    found = {}
+    for device in ("cpu", "gpu"):
+        where = ["-o", f"{device}.onnx", "--device", device]
+        cli.main(["train", "model.onnx", "data.npz", *where, "--epochs", "2", "--quiet"], standalone_mode=False)
+        found[device] = load_onnx(f"{device}.onnx").initializers
+    for name, want in found["cpu"].items():
+        assert np.abs(found["gpu"][name] - want).max() <= 1e-5 * np.abs(want).max(), name

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ops.errors import MissingPackage
 from ..runtime.backends.cuda.driver import count, cupy
-from ..runtime.backends.cuda.nvml import read_topology
+from ..runtime.backends.cuda.nvml import topology_here
 from ..runtime.backends.cuda.topology import Topology, choose, findings
 from .report import Table
 
@@ -22,9 +22,8 @@ def path_tables() -> tuple[Table, ...]:
     devices = count()
     if devices < 2:
         return ()
-    runtime = cupy().cuda.runtime
     try:
-        topology = read_topology([runtime.deviceGetPCIBusId(i) for i in range(devices)])
+        topology = topology_here(devices)
     except MissingPackage as error:
         return (Table("Paths between GPUs", ("path", "state", "why"), [("all", "not known", str(error))]),)
     return tables_of(topology, measured(devices))
@@ -85,4 +84,4 @@ def _copies(cp: Any, runtime: Any, places: list[Any], a: int, b: int) -> float:
         copy()
     end.record(stream)
     end.synchronize()
-    return max(cp.cuda.get_elapsed_time(begin, end), 1e-6) / 1e3
+    return max(float(cp.cuda.get_elapsed_time(begin, end)), 1e-6) / 1e3

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path as File
 from typing import Any
 
 from ....ops.errors import MissingPackage
+from .driver import cupy
 from .topology import GB, Gpu, Link, Network, Path, Topology
 
 SYS = File("/sys")
@@ -57,6 +59,12 @@ def read_topology(buses: list[str], sys: File = SYS) -> Topology:
         lib.nvmlShutdown()
 
 
+def topology_here(devices: int) -> Topology:
+    """The topology of the first GPUs that CUDA shows. Raises MissingPackage as `read_topology`."""
+    runtime = cupy().cuda.runtime
+    return read_topology([runtime.deviceGetPCIBusId(i) for i in range(devices)])
+
+
 def _read(lib: Any, buses: list[str], sys: File) -> Topology:
     handles = [lib.nvmlDeviceGetHandleByPciBusId(bus.encode()) for bus in buses]
     gpus, down = [], list[tuple[int, int]]()
@@ -68,15 +76,15 @@ def _read(lib: Any, buses: list[str], sys: File) -> Topology:
                 i,
                 _text(lib.nvmlDeviceGetName(handle)),
                 _number(sys / "bus/pci/devices" / address / "numa_node", -1),
-                _asked(lib, lambda h=handle: lib.nvmlDeviceGetMaxPcieLinkGeneration(h), 3),
-                _asked(lib, lambda h=handle: lib.nvmlDeviceGetCurrPcieLinkWidth(h), 16),
-                _asked(lib, lambda h=handle: lib.nvmlDeviceGetMaxPcieLinkWidth(h), 16),
+                _asked(lib, partial(lib.nvmlDeviceGetMaxPcieLinkGeneration, handle), 3),
+                _asked(lib, partial(lib.nvmlDeviceGetCurrPcieLinkWidth, handle), 16),
+                _asked(lib, partial(lib.nvmlDeviceGetMaxPcieLinkWidth, handle), 16),
             )
         )
         down += [(i, n) for n, (active, _) in ends[i].items() if not active]
     links = {}
     for i, j in combinations(range(len(handles)), 2):
-        level = _asked(lib, lambda a=handles[i], b=handles[j]: lib.nvmlDeviceGetTopologyCommonAncestor(a, b), 50)
+        level = _asked(lib, partial(lib.nvmlDeviceGetTopologyCommonAncestor, handles[i], handles[j]), 50)
         count = min(_towards(ends[i], addresses[j]), _towards(ends[j], addresses[i]))
         if count:
             links[i, j] = Link(Path.NVLINK, count, _rate(lib, handles[i]))
@@ -96,7 +104,7 @@ def _nvlinks(lib: Any, handle: Any) -> dict[int, tuple[bool, str | None]]:
             break
         other = None
         if active:
-            kind = _asked(lib, lambda n=number: lib.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), 0)
+            kind = _asked(lib, partial(lib.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number), 0)
             if kind != SWITCH_CHIP:
                 other = _address(_text(lib.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId))
         found[number] = (active, other)
