@@ -18,7 +18,7 @@ from mezzo.importers import load_onnx
 from mezzo.ops.errors import InputError, MissingPackage
 from mezzo.ops.types import f32
 from mezzo.runtime.backends.cuda.nvml import read_topology
-from mezzo.runtime.backends.cuda.topology import GB, Gpu, Link, Network, Path, Topology, choose, findings, ring
+from mezzo.runtime.backends.cuda.topology import GB, Gpu, GpuLink, Network, Path, Topology, choose, findings, ring
 from mezzo.runtime.devices import device_named
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
@@ -28,22 +28,22 @@ from mezzo.tools.launch import gpus_for, members
 
 from .cupy_standin import Standin
 
-NVLINK4 = Link(Path.NVLINK, 18, 20.6 * GB)
+NVLINK4 = GpuLink(Path.NVLINK, 18, 20.6 * GB)
 
 
-def joined(gpus: int, link: Callable[[int, int], Link], node: Callable[[int], int] = lambda i: 0) -> Topology:
+def joined(gpus: int, link: Callable[[int, int], GpuLink], node: Callable[[int], int] = lambda i: 0) -> Topology:
     made = tuple(Gpu(i, "H100", node(i), 5) for i in range(gpus))
     return Topology(made, {(a, b): link(a, b) for a, b in combinations(range(gpus), 2)})
 
 
-def sockets(a: int, b: int) -> Link:
+def sockets(a: int, b: int) -> GpuLink:
     """Four GPUs over PCIe: 0 and 2 behind one processor, 1 and 3 behind the other."""
-    return Link(Path.SWITCH if a % 2 == b % 2 else Path.SYSTEM)
+    return GpuLink(Path.SWITCH if a % 2 == b % 2 else Path.SYSTEM)
 
 
-def pairs(a: int, b: int) -> Link:
+def pairs(a: int, b: int) -> GpuLink:
     """NVLink bridges between 0 and 3, and between 1 and 2."""
-    return Link(Path.NVLINK, 4, 12 * GB) if a + b == 3 else Link(Path.NODE)
+    return GpuLink(Path.NVLINK, 4, 12 * GB) if a + b == 3 else GpuLink(Path.NODE)
 
 
 def neighbours(order: tuple[int, ...]) -> set[tuple[int, int]]:
@@ -93,14 +93,14 @@ def test_a_link_that_is_down_lanes_that_are_missing_and_a_far_network_are_found(
 
 
 def test_a_link_that_is_down_makes_another_choice() -> None:
-    topology = joined(4, lambda a, b: Link(Path.NVLINK, 2 if 1 in (a, b) else 4, 20 * GB))
+    topology = joined(4, lambda a, b: GpuLink(Path.NVLINK, 2 if 1 in (a, b) else 4, 20 * GB))
     assert choose(topology, 3).gpus == (0, 2, 3)
     (found,) = findings(topology, (0, 1, 2))
     assert "GPUs 0, 2, 3 have a ring 2.0 times as fast" in found.remedy
 
 
 def test_more_gpus_than_orders_can_be_tried_for() -> None:
-    topology = joined(16, lambda a, b: Link(Path.SWITCH if a // 4 == b // 4 else Path.SYSTEM), lambda i: i // 4)
+    topology = joined(16, lambda a, b: GpuLink(Path.SWITCH if a // 4 == b // 4 else Path.SYSTEM), lambda i: i // 4)
     assert choose(topology, 4).gpus == (0, 1, 2, 3)
     assert sorted(choose(topology, 16).gpus) == list(range(16))
     assert sum(a // 4 != b // 4 for a, b in neighbours(choose(topology, 16).gpus)) == 4

@@ -16,7 +16,7 @@ from typing import Any
 
 from ....ops.errors import MissingPackage
 from .driver import cupy
-from .topology import GB, Gpu, Link, Network, Path, Topology
+from .topology import GB, Gpu, GpuLink, Network, Path, Topology
 
 SYS = File("/sys")
 LINKS = 36  # the most NVLinks of a GPU that are asked for; the driver refuses numbers beyond its own
@@ -87,9 +87,9 @@ def _read(lib: Any, buses: list[str], sys: File) -> Topology:
         level = _asked(lib, partial(lib.nvmlDeviceGetTopologyCommonAncestor, handles[i], handles[j]), 50)
         count = min(_towards(ends[i], addresses[j]), _towards(ends[j], addresses[i]))
         if count:
-            links[i, j] = Link(Path.NVLINK, count, _rate(lib, handles[i]))
+            links[i, j] = GpuLink(Path.NVLINK, count, _rate(lib, handles[i]))
         else:
-            links[i, j] = Link(LEVELS.get(level, Path.SWITCH if level < Path.SWITCH else Path.SYSTEM))
+            links[i, j] = GpuLink(LEVELS.get(level, Path.SWITCH if level < Path.SWITCH else Path.SYSTEM))
     return Topology(tuple(gpus), links, tuple(_networks(sys)), tuple(down))
 
 

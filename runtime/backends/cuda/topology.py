@@ -23,7 +23,7 @@ CHOICES = 128  # sets of GPUs that are all tried
 
 
 class Path(IntEnum):
-    """What the bytes between two devices cross, the nearest first; values are NVML's levels, NVLink apart."""
+    """Kind of path between two devices, the nearest first; values are NVML's levels, NVLink apart."""
 
     NVLINK = 1
     SWITCH = 10
@@ -51,8 +51,8 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """What lies between two GPUs: a path, and for NVLink how many links of which rate (bytes a second, one way)."""
+class GpuLink:
+    """Connection of two GPUs: a path, and for NVLink how many links of which rate (bytes a second, one way)."""
 
     path: Path
     count: int = 0
@@ -77,11 +77,11 @@ class Topology:
     as (GPU, number of the link)."""
 
     gpus: tuple[Gpu, ...] = ()
-    links: Mapping[tuple[int, int], Link] = field(default_factory=dict[tuple[int, int], Link])
+    links: Mapping[tuple[int, int], GpuLink] = field(default_factory=dict[tuple[int, int], GpuLink])
     networks: tuple[Network, ...] = ()
     down: tuple[tuple[int, int], ...] = ()
 
-    def link(self, a: int, b: int) -> Link:
+    def link(self, a: int, b: int) -> GpuLink:
         """The link of two different GPUs. Raises InputError where one is not there."""
         found = self.links.get((min(a, b), max(a, b)))
         if found is None:
@@ -111,7 +111,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a layout, and what to do."""
+    """Fault of a layout, and what to do."""
 
     what: str
     remedy: str
@@ -162,7 +162,7 @@ def choose(topology: Topology, count: int) -> Ring:
 
 
 def findings(topology: Topology, gpus: Sequence[int] | None = None) -> list[Finding]:
-    """What slows a training over these GPUs (default: all) that another choice or the hardware could mend."""
+    """Return what slows a training over these GPUs (default: all) that another choice or the hardware could mend."""
     chosen = [g.index for g in topology.gpus] if gpus is None else list(gpus)
     there = {g.index: g for g in topology.gpus}
     made = [
