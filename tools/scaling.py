@@ -26,7 +26,7 @@ WALK = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Connection of many GPUs: how many are in a host; bytes a second of a ring within it, and of all networks of a host
+    """Connection of many GPUs: how many are in a host; bytes a second of a ring within it, and of all its networks
     together, one way; seconds of a hop within and between hosts."""
 
     name: str
