@@ -517,8 +517,7 @@ class Group(Waiting):
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
-        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message})
-        self._die(error)
+        self._die(error, passed=False)
 
     # -- the end
 
@@ -534,14 +533,12 @@ class Group(Waiting):
             except MezzoError as problem:
                 late = problem
             self._closed = True
-            if self.failure is not None:  # who hears of it last should hear why
-                said = {"is": "failed", "reason": self.failure.message[:1000], "passed": True}
-                self.mesh.note(self.mesh.members, said)
-            elif error is not None:
-                reason = f"{type(error).__name__}: {error}"[:1000]
-                self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
-            else:
-                self.mesh.tell(self.mesh.members, LEAVE)
+            if self.failure is None:  # else all have heard why
+                if error is not None:
+                    reason = f"{type(error).__name__}: {error}"[:1000]
+                    self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
+                else:
+                    self.mesh.tell(self.mesh.members, LEAVE)
             self.mesh.flush(FAREWELL)
             self.mesh.close()
             self._die(InputError("the store is closed", where=self.where))
