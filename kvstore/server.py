@@ -120,7 +120,7 @@ class Server:
                 self._loop.run(lambda: self._member.ended or self._member.failure is not None)
             failure = self._member.failure
             if failure is None:
-                for peer in self._peers.values():
+                for peer in list(self._peers.values()):  # one that has gone leaves them as it is told
                     self._tell(peer, m.Bye(self._member.welcome.rank))
             self._drain(2.0)
             self._member.leave(0 if failure is None else 1, "" if failure is None else failure.message)

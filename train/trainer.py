@@ -44,7 +44,7 @@ from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
 from .names import FIT, TRAINER, refuse
 from .overflow import Overflow, overflows
-from .parts import read, written
+from .parts import own_snapshots, read, whole_snapshots, written
 from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import WAYS, sized, smallest
@@ -435,6 +435,7 @@ class Trainer:
         """Go back to a copy of the states."""
         for name, array in snapshot.items():
             self.states[name][...] = array
+        self._fraction = 0.0  # the copy has that of its batch
         self._held = self._rate_state()
 
     def metrics(self, *, everywhere: bool = False) -> Metrics:
@@ -518,9 +519,9 @@ class Trainer:
             exchange.compare(self.parameters)
         if isinstance(exchange, Collective):
             states, parts = written(folder, states, self.graph_of_step, exchange, -self._calls % self.plan.gather)
+        told = whole_snapshots(states_of(self._callbacks), self.graph_of_step, exchange) or self._resumed
         if exchange is None or exchange.rank == 0:
             optimizer = self.plan.optimizer.to_dict()
-            told = states_of(self._callbacks) or self._resumed
             made = checkpoint.Checkpoint(states, self._calls, self._digest(), optimizer, dict(self.notes), told, parts)
         if exchange is None:
             checkpoint.save(folder, made, keep)
@@ -564,7 +565,8 @@ class Trainer:
         for name, array in self.states.items():
             array[...] = arrays[name]
         self._calls, self.notes, self._held = found.run, dict(found.notes), self._rate_state()
-        self._callbacks, self._resumed = (), found.callbacks
+        self._callbacks = ()
+        self._resumed = own_snapshots(found.callbacks, self.states, self.graph_of_step, self.exchange)
         beside = _beside(folder, self._calls)
         self._kept = beside if beside.exists() else None
         return self.notes
