@@ -70,8 +70,8 @@ class Link:
     def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
         self.uplink.fetch(self.uplink.parts(value.name), rows, out, ended)
 
-    def drop_losses(self) -> None:
-        self.uplink.drop_losses()
+    def drop_losses(self, collect: bool = False) -> None:
+        self.uplink.drop_losses(collect)
 
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received

@@ -565,6 +565,7 @@ class Server:
             return
         for lo in range(i.lo, max(i.hi, i.lo + 1), wire.FRAME):
             part = self._shards.view(i.key, i.step, lo, min(i.hi, lo + wire.FRAME))
+            part = self._packed_values.with_losses(i, lo, part)
             peer.stream.send(wire.encode(m.Value(i.key, i.step, i.rank, lo), len(part)), part)
 
     def _tell(self, peer: Peer | None, message: m.Message) -> None:

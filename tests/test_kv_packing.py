@@ -22,6 +22,7 @@ from mezzo.models.digits import held_out
 from mezzo.ops.errors import BudgetError, InputError, PeerError, WireError
 from mezzo.ops.types import Array
 from mezzo.tools.launch import launch, members
+from mezzo.train import checkpoint
 
 from .kv_packing import ROUNDS, SIZE
 from .kv_packing import SCHEMES as OF_JOB
@@ -209,3 +210,20 @@ def test_a_job_whose_values_travel_packed(tmp_path: Path) -> None:
     assert 1 / 40 < (one_bit[1] - 4 * SIZE) / exact < 1 / 20
     assert (low[1] - 4 * SIZE) / exact < 1 / 30
     assert max(two[2], one_bit[2]) < 60
+
+
+def test_a_training_that_resumes_goes_on_with_what_compression_had_lost(tmp_path: Path) -> None:
+    """To the bits of the one that went on; a checkpoint has the sum of what all had lost, so any number of ranks and
+    servers takes it. Until then it was dropped."""
+    for name, workers, servers in (("went on", 2, 1), ("again", 2, 2), ("by three", 3, 1)):
+        command = (sys.executable, "-m", "tests.kv_packing", str(tmp_path), name)
+        assert launch(members(command, workers, servers, workers)) == 0
+    lost = {n: a for n, a in checkpoint.load(tmp_path / "kept").arrays.items() if n.startswith("lost/")}
+    assert lost
+    assert all(np.abs(a).max() > 0 for a in lost.values())
+    one = dict(np.load(tmp_path / "went on 0.npz"))
+    for rank in range(2):
+        again = np.load(tmp_path / f"again {rank}.npz")
+        assert all(again[name].tobytes() == array.tobytes() for name, array in one.items())
+    three = [dict(np.load(tmp_path / f"by three {rank}.npz")) for rank in range(3)]
+    assert all(three[0][name].tobytes() == three[2][name].tobytes() != one[name].tobytes() for name in one)

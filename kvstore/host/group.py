@@ -169,14 +169,16 @@ class Group(Waiting):
             sent, received = said[self.members].popleft()
         return sent, received
 
-    def drop_losses(self) -> None:
-        """Forget what was lost on the way to the level above, where no operation is under way: every member does."""
+    def drop_losses(self, collect: bool = False) -> None:
+        """Forget what was lost on the way to the level above, or have it sent, where no operation is under way: every
+        member does."""
         with self._lock:
             self._check()
             if self._above is not None:
-                self._above.drop_losses()
+                self._above.drop_losses(collect)
                 if self.me == 0:
-                    self.mesh.note((self.members,), {"is": "drop losses"})  # the agent, if there is one
+                    agent = (self.members,)  # if there is one
+                    self.mesh.note(agent, {"is": "drop losses", "collect": collect})
 
     def _declared(self, value: HostValue, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
@@ -473,7 +475,7 @@ class Group(Waiting):
             self.mesh.note((member,), counted)
         elif what == "drop losses":
             assert self._above is not None
-            self._above.drop_losses()
+            self._above.drop_losses(said["collect"])
         elif what == "ready":
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]
