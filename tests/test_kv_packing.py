@@ -98,6 +98,8 @@ def test_numbers_that_are_not_finite_arrive_and_are_not_kept(text: str) -> None:
         found = np.frombuffer(unpacked(text, packet, given.nbytes), np.float32)
         assert not np.isfinite(found).all()
         assert np.isfinite(packer.kept).all()
+    most = np.full(3, np.finfo(np.float32).max)
+    assert np.isfinite(np.frombuffer(unpacked("bf16", parse("bf16").pack(most), most.nbytes), np.float32)).all()
     huge = np.full(2 * RUN, 1e6, np.float32)
     found = np.frombuffer(unpacked("fp16", parse("fp16").pack(huge), huge.nbytes), np.float32)
     assert (found == 65504).all()
