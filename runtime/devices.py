@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from ..ops.errors import InputError, MissingPackage
@@ -14,22 +15,30 @@ from .execution.executor import Executor
 
 DEVICES: Final[dict[str, Executor]] = {"cpu": EXECUTOR}
 GPU: Final = "gpu:"
-MINE = "MEZZO_GPU"  # variable of a launcher: the number of this process's GPU
+MINE = "MEZZO_GPU"  # variable of our launcher: the number of this process's GPU
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")  # of torchrun, Open MPI and Slurm
 
 
 def full_name(device: str) -> str:
-    """The name of a device with its number: for `gpu` that of this process's own, which its launcher gave it, or the
-    first. Raises InputError for a number that is none.
+    """The name of a device with its number: for `gpu` that of this process's own, which its launcher gave it, else that
+    of its rank on its host, counted through the GPUs that it sees, else the first.
 
-    >>> full_name("gpu"), full_name("cpu")
-    ('gpu:0', 'cpu')
+    Raises InputError for a number that is none, MissingPackage without CuPy.
+
+    >>> full_name("gpu:1"), full_name("cpu")
+    ('gpu:1', 'cpu')
     """
     if device != "gpu":
         return device
-    number = switch(MINE) or "0"
+    name = next((n for n in (MINE, *LOCAL_RANKS) if os.environ.get(n)), MINE)
+    number = switch(MINE) or os.environ.get(name, "0")
     if not number.isdecimal():
-        raise InputError(f"{MINE}={number!r} is no number of a GPU", hint="`mezzo launch --gpus` sets it")
-    return f"{GPU}{int(number)}"
+        raise InputError(f"{name}={number!r} is no number of a GPU", hint="the launcher of the job sets it")
+    if name == MINE:
+        return f"{GPU}{int(number)}"
+    from .backends.cuda.driver import count  # with the first GPU that is asked for
+
+    return f"{GPU}{int(number) % max(count(), 1)}"
 
 
 def device_named(name: str) -> Executor:

@@ -19,7 +19,7 @@ from mezzo.ops.errors import InputError, MissingPackage
 from mezzo.ops.types import f32
 from mezzo.runtime.backends.cuda.nvml import read_topology
 from mezzo.runtime.backends.cuda.topology import GB, Gpu, GpuLink, Network, Path, Topology, choose, findings, ring
-from mezzo.runtime.devices import device_named
+from mezzo.runtime.devices import device_named, full_name
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.cli import cli
@@ -236,6 +236,12 @@ def test_a_process_finds_its_own_gpu(standin: Standin, monkeypatch: pytest.Monke
     g = GraphBuilder()
     session = Session(g.graph([g.Relu(g.input("x", f32(2)))]), device="gpu")
     assert session.device.name == "gpu:1"
+    monkeypatch.delenv("MEZZO_GPU")
+    assert full_name("gpu") == "gpu:0"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert full_name("gpu") == "gpu:1"
+    standin.devices = 1  # as Slurm shows each task its own
+    assert full_name("gpu") == "gpu:0"
     monkeypatch.setenv("MEZZO_GPU", "one")
     with pytest.raises(InputError, match="MEZZO_GPU='one' is no number of a GPU"):
         device_named("gpu")
