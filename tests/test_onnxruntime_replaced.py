@@ -114,7 +114,8 @@ print(onnxruntime.get_build_info())
 @pytest.mark.parametrize("kind", ["file", "folder", "module", "command"])
 def test_programs(kind: str, tmp_path: Path) -> None:
     """Each begins as it does without us: with its arguments, its folder, its name and its exit code."""
-    text = "import sys, onnxruntime, beside\n__builtins__.print(__name__, sys.argv[1:], onnxruntime.__name__)\nsys.exit(7)"
+    text = "import sys, onnxruntime, beside\nprint = __builtins__.print\n"
+    text += "print(__name__, sys.argv[1:], onnxruntime.__name__)\nsys.exit(7)"
     name = {"folder": "__main__.py"}.get(kind, "program.py")
     (tmp_path / name).write_text(text)
     (tmp_path / "beside.py").write_text("")

@@ -106,7 +106,8 @@ BINARY: Final = {
 }  # fmt: skip
 COMMUTE: Final = {"Add", "Mul", "Max", "Min"}
 LINEAR: Final[dict[str, Callable[[float], tuple[float, float]]]] = {
-    "Add": lambda v: (1.0, v), "Sub": lambda v: (1.0, -v), "Mul": lambda v: (v, NOTHING), "Div": lambda v: (1 / v, NOTHING),
+    "Add": lambda v: (1.0, v), "Sub": lambda v: (1.0, -v), "Mul": lambda v: (v, NOTHING),
+    "Div": lambda v: (1 / v, NOTHING),
 }  # fmt: skip
 
 
