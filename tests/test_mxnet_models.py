@@ -164,12 +164,41 @@ def test_what_is_wrong_is_told(change: Any, says: str) -> None:
         loaded(symbol, shapes={"data": (2, 4)})
 
 
-def test_shapes_are_asked_for_where_nothing_tells_them() -> None:
+def transposed(op: str = "transpose", **attrs: str) -> dict[str, Any]:
     symbol = small_symbol()
-    symbol["nodes"][3] = {"op": "transpose", "name": "t", "inputs": [[0, 0, 0]]}
+    symbol["nodes"][3] = {"op": op, "name": "t", "attrs": attrs, "inputs": [[0, 0, 0]]}
+    return symbol
+
+
+def test_shapes_are_asked_for_where_nothing_tells_them() -> None:
+    content = json.dumps(transposed()).encode()
     with pytest.raises(MezzoError, match="shape of the input 'data'"):
-        loaded(symbol)
-    assert loaded(symbol, shapes={"data": (4, 2)}).run({"data": X.T.copy()})["softmax_output"].shape == (2, 4)
+        mxnet.load(content, WEIGHTS)
+    assert loaded(transposed(), shapes={"data": (4, 2)}).run({"data": X.T.copy()})["softmax_output"].shape == (2, 4)
+
+
+def test_shapes_of_the_first_feed() -> None:
+    session = loaded(transposed())
+    assert [str(p) for p in session.inputs] == ["data: float32[...]"]
+    with pytest.raises(MezzoError, match=r"(?s)there is no graph.*run once"):
+        session.graph.nodes  # noqa: B018
+    with pytest.raises(MezzoError, match="no input 'x'"):
+        session.run({"x": X})
+    for rows in (2, 5):
+        x = np.random.default_rng(rows).standard_normal((4, rows), np.float32)
+        e = np.exp(x.T - x.T.max(1, keepdims=True))
+        np.testing.assert_allclose(session(x), e / e.sum(1, keepdims=True), rtol=1e-5)
+    assert session.stats().programs == 2
+    assert session.run({"data": X[None]})["softmax_output"].shape == (4, 2, 1)  # another rank is another graph
+    assert session.run_async({"data": X.tolist()}).result()["softmax_output"].shape == (4, 2)
+
+
+def test_sizes_that_have_to_be_known_are_those_of_each_feed() -> None:
+    session = loaded(transposed("_contrib_MultiBoxPrior", sizes="(0.5,)"), shapes=None)
+    for size in (2, 3, 2):
+        assert session(np.zeros((1, 3, size, size), np.float32)).shape[1] == size * size
+    session.warmup({"data": (1, 3, 4, 4)})
+    assert str(session.program.inputs[0].type) == "float32[1,3,4,4]"
 
 
 def test_a_file_beside_the_symbol(tmp_path: Path) -> None:
