@@ -323,7 +323,12 @@ def stepped(name: str, folder: Path, stored: dict[str, Any], dtype: str) -> tupl
     params = {k: v.astype(dtype) for k, v in mxnet.read_arrays(folder / f"{name}-0001.params").items()}
     x = stored["data"].astype(dtype)
     symbol = json.loads((folder / f"{name}-symbol.json").read_text())
-    if name in TEXTS:  # the Trainer wants classes in axis 1
+    for node in symbol["nodes"]:
+        if node["op"] == "Dropout":
+            node["attrs"]["p"] = "0"
+        elif name == "ssd" and node["op"] == "softmax":
+            symbol["heads"] = node["inputs"][:1]
+    if name in TEXTS or name == "ssd":  # the Trainer wants classes in axis 1
         node = {"op": "transpose", "name": "first", "attrs": {"axes": "(0, 2, 1)"}, "inputs": symbol["heads"]}
         symbol["nodes"].append(node)
         symbol["heads"] = [[len(symbol["nodes"]) - 1, 0, 0]]
@@ -334,7 +339,7 @@ def stepped(name: str, folder: Path, stored: dict[str, Any], dtype: str) -> tupl
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["resnet18_v1", "mobilenet0_25", "lstm"])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_step_of_training_is_that_of_mxnet(written: Path, name: str) -> None:
     """As near to the step in float64 as MXNet's own is: with two images, normalisation makes much of rounding."""
     with np.load(written / f"{name}-io.npz") as page:
@@ -408,8 +413,8 @@ def test_a_vocabulary(tmp_path: Path) -> None:
             mxnet.read_vocabulary(wrong)
 
 
-def test_states_of_optimizers_are_refused() -> None:
-    with pytest.raises(ModelError, match="pickle"):
+def test_states_of_optimizers_are_no_arrays() -> None:
+    with pytest.raises(ModelError, match=r"(?s)pickle.*read_states"):
         mxnet.read_arrays(b"\x80\x04\x95\x00\x00")
 
 

@@ -17,14 +17,15 @@ from ...runtime.ir.graph import Graph
 from ..registry import first_bytes
 from .arrays import MAGIC, read_arrays
 from .sizes import UnknownSize
+from .states import OptimizerStates, read_states
 from .vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     from .symbol import SymbolGraph
 
 __all__ = [
-    "Model", "UnknownSize", "Vocabulary", "load", "open_model", "operator_uses", "read", "read_arrays",
-    "read_vocabulary",
+    "Model", "OptimizerStates", "UnknownSize", "Vocabulary", "load", "open_model", "operator_uses", "read",
+    "read_arrays", "read_states", "read_vocabulary",
 ]  # fmt: skip
 
 Source = str | os.PathLike[str] | bytes
