@@ -74,7 +74,7 @@ def make() -> dict[str, Any]:
             for protocol in PROTOCOLS:
                 written = io.BytesIO()
                 kept = (updater.states, updater.optimizer)
-                pickle._Pickler(written, protocol).dump(kept)  # type: ignore[attr-defined]
+                pickle._Pickler(written, protocol).dump(kept)
                 stored[f"protocol{protocol}.states"] = np.frombuffer(written.getvalue(), np.uint8)
                 label = f"protocol{protocol}"
                 stored |= {k.replace(name, label, 1): v for k, v in stored.items() if k.startswith(f"{name}/")}
