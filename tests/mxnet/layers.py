@@ -473,22 +473,22 @@ def _shifts(*shape: int) -> Draw:
     return lambda r: (0.3 * r.standard_normal(shape)).astype(np.float32)
 
 
-_few = {"scales": (1, 2), "ratios": (0.5, 1, 2), "feature_stride": 8, "rpn_min_size": 6}
+_few: dict[str, Any] = {"scales": (1, 2), "ratios": (0.5, 1, 2), "feature_stride": 8, "rpn_min_size": 6}
 case(
-    "proposals", "_contrib_Proposal", _chances(1, 12, 5, 6), _shifts(1, 24, 5, 6), array(np.float32([[40, 48, 1]])),
+    "proposals", "_contrib_Proposal", _chances(1, 12, 5, 6), _shifts(1, 24, 5, 6), array([[40, 48, 1]]),
     **_few, rpn_pre_nms_top_n=60, rpn_post_nms_top_n=20, threshold=0.5, output_score=True, outs=2,
 )  # fmt: skip
 case(
     "proposals that repeat", "_contrib_Proposal", _chances(1, 12, 3, 4), _shifts(1, 24, 3, 4),
-    array(np.float32([[20, 30, 1.5]])), **_few, rpn_pre_nms_top_n=30, rpn_post_nms_top_n=40, threshold=0.2,
+    array([[20, 30, 1.5]]), **_few, rpn_pre_nms_top_n=30, rpn_post_nms_top_n=40, threshold=0.2,
 )  # fmt: skip
 case(
     "proposals of several", "_contrib_MultiProposal", _chances(2, 12, 4, 4), _shifts(2, 24, 4, 4),
-    array(np.float32([[32, 30, 1], [25, 32, 1]])), **_few, rpn_post_nms_top_n=12, output_score=True, outs=2,
+    array([[32, 30, 1], [25, 32, 1]]), **_few, rpn_post_nms_top_n=12, output_score=True, outs=2,
 )  # fmt: skip
 case(
     "proposals by corners", "_contrib_Proposal", _chances(1, 12, 3, 4), normal(1, 24, 3, 4),
-    array(np.float32([[24, 32, 1]])), **_few, rpn_post_nms_top_n=15, iou_loss=True,
+    array([[24, 32, 1]]), **_few, rpn_post_nms_top_n=15, iou_loss=True,
 )  # fmt: skip
 
 

@@ -221,7 +221,9 @@ def _chosen(c: Converter, boxes: str, most: int, threshold: float, rows: int) ->
     wider = c.Add(boxes, c.array([0, 0, 1, 1], boxes))
     n = c.size(boxes, 1)
     ranks = c.const(np.arange(n, 0, -1, dtype=np.float32).reshape(1, 1, n))
-    found = c.NonMaxSuppression(c.cast(wider, DType.FLOAT), ranks, c.ints(most), c.const(np.float32([threshold])))
+    found = c.NonMaxSuppression(
+        c.cast(wider, DType.FLOAT), ranks, c.ints(most), c.const(np.array([threshold], np.float32))
+    )
     places = c.squeeze(c.slice(found, 1, 2, 3), 1)
     count = c.op("Shape", places, start=0, end=1)
     return c.Gather(places, c.Mod(c.const(np.arange(rows)), count), axis=0)
