@@ -59,10 +59,12 @@ def shown(value: Any) -> str:
 def run_cell(cell: str, names: dict[str, Any]) -> str:
     """What a cell prints, with the value of its last line."""
     tree, said = ast.parse(cell), io.StringIO()
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     with contextlib.redirect_stdout(said):
         exec(compile(tree, "cell", "exec"), names)
-        if last is not None:
+        if isinstance(last, ast.Expr):
             value = compile(ast.Expression(last.value), "cell", "eval")
             print(shown(eval(value, names)))  # noqa: S307  a line of a tutorial
     return said.getvalue()

@@ -35,7 +35,7 @@ def while_loop(
     cond: Callable[..., Any], func: Callable[..., Any], loop_vars: Any, max_iterations: int, name: str = "while_loop"
 ) -> Any:
     """`func(*variables)` while `cond(*variables)` holds: results in `max_iterations` rows, and the variables then."""
-    values, rows = _listed(loop_vars), []
+    values, rows = _listed(loop_vars), list[Any]()
     while len(rows) < max_iterations and bool(cond(*values)):
         out, after = func(*values)
         values = _listed(after)
@@ -44,5 +44,5 @@ def while_loop(
 
 
 def cond(pred: Any, then_func: Callable[[], Any], else_func: Callable[[], Any], name: str = "cond") -> Any:
-    """What one of two functions gives."""
+    """Return what one of two functions gives."""
     return then_func() if bool(pred) else else_func()
