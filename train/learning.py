@@ -40,6 +40,7 @@ INPUT = "an input, whose value a caller may give"
 INTEGERS = "only integers, truth values and shapes are made of it"
 APART = "the loss does not depend on it"
 UNREAD = "nothing reads it"
+HELD = "the graph stops its gradient"
 REFUSED = "pattern of freeze="
 UNASKED = "no pattern of train= names it"
 ADAPTERS = "mezzo.adapters"  # key of metadata of a graph with adapters, which alone learn (see lora.py)
@@ -173,6 +174,8 @@ def _candidates(graph: Graph, scales: bool) -> tuple[list[str], dict[str, str]]:
             reason = SCALE
         elif not _moves_floats(graph, name, uses):
             reason = INTEGERS
+        elif all((n.op, n.domain) == ("StopGradient", "mezzo") for n, _ in uses[name]):
+            reason = HELD
         elif not kind and _masks(array, name, uses):
             reason = MASK
         elif not array.size or (array.size == 1 and not kind and _is_number(graph, name, uses, said, computed)):
