@@ -19,7 +19,7 @@ from ..importers import load_graph
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime.devices import options_for
+from ..runtime.devices import full_name, options_for
 from ..runtime.environment import usual_threads
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
@@ -135,7 +135,7 @@ class Trainer:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
         given = model if isinstance(model, Graph) else load_graph(model)
         self.source = infer(prepared(given, train or ()))
-        policy = None if amp is None else policy_named(amp)
+        device, policy = full_name(device), None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.exchange = exchange_of(
             kvstore,
