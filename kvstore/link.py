@@ -51,6 +51,7 @@ class Link:
 
     def lift(self, value: HostValue, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
         stored = (_value(value.number), 0)
+        lies: Lies | None
         if given is None or given is value.stored:
             source = None if given is None else value.data
             lies: Lies | None = stored
