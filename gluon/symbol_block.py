@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..nd.array import Array
 from ..nd.recording import RECORDING
 from ..nd.running import as_array
 from ..ops.errors import InputError
+from ..ops.types import Dim
 from ..runtime.ir.graph import Graph
 from ..runtime.ir.infer import infer
 from ..runtime.passes.modes import inference, training
@@ -64,15 +65,18 @@ class SymbolBlock(HybridBlock):
         input_names: str | Sequence[str] = (),
         param_file: str | os.PathLike[str] | None = None,
         *,
+        shapes: Mapping[str, Sequence[Dim]] | None = None,
         statistics: bool = True,
         learn_scales: bool = False,
     ) -> Self:
         """Read a model file of any format. `input_names` says in which order inputs are given to the block; of a model
-        of MXNet, `param_file` has the parameters, and is found beside the symbol when left out.
+        of MXNet, `param_file` has the parameters, and is found beside the symbol when left out, and `shapes` are sizes
+        of inputs, which some models need.
 
         Raises ModelError as `mz.load` does, InputError for names that are not those of the inputs.
         """
-        graph = load_graph(path) if param_file is None else mxnet.load(path, param_file)
+        given = param_file is not None or shapes is not None
+        graph = mxnet.load(path, param_file, shapes=shapes) if given else load_graph(path)
         names = (input_names,) if isinstance(input_names, str) else tuple(input_names)
         fed = [n for n in graph.inputs if n not in graph.initializers]
         if names and sorted(names) != sorted(fed):

@@ -21,12 +21,15 @@ class WrongSize(ShapeError, ValueError):
 
 
 def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
-    """The same elements in another shape; one entry may be -1: `Reshape`. Raises ShapeError, also for `copy=False`."""
+    """The same elements in another shape; one entry may be -1, and 0 keeps a size of an array that has elements, as in
+    MXNet: `Reshape`. Raises ShapeError, also for `copy=False`."""
     if copy is False:
         raise ShapeError("a reshape is a copy", where="mezzo.nd.reshape", hint="leave out copy=False")
     sizes = tuple(shape)
     if -1 in sizes and 0 in x.shape and 0 in sizes:
         raise ShapeError(f"{list(sizes)} of {x.where}: -1 could be anything", where="mezzo.nd.reshape")
+    if 0 in sizes and 0 not in x.shape:
+        sizes = tuple(x.shape[i] if d == 0 and i < x.ndim else d for i, d in enumerate(sizes))
     return apply("Reshape", x, known(sizes), allowzero=1)
 
 

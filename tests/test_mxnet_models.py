@@ -137,6 +137,19 @@ def test_statistics_that_old_files_leave_out() -> None:
     np.testing.assert_allclose(session.run({"data": x})["bn_output"], right, rtol=1e-5)
 
 
+def test_a_scale_that_is_fixed_is_no_weight_left_out() -> None:
+    """Without a warning, which is an error here."""
+    variables = ("data", "bn_gamma", "bn_beta", "bn_moving_mean", "bn_moving_var")
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": n, "inputs": []} for n in variables]
+    nodes.append({"op": "BatchNorm", "name": "bn", "attrs": {}, "inputs": [[i, 0, int(i > 2)] for i in range(5)]})
+    symbol = {"nodes": nodes, "heads": [[5, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}
+    params = {f"arg:{n}": np.full(4, 0.5, np.float32) for n in variables[1:]}
+    graph = mxnet.load(json.dumps(symbol).encode(), params, shapes={"data": (2, 4)})
+    trainer = mz.Trainer(graph, optimizer=mz.optimizer.SGD(rate=0.1))
+    trainer.step({"data": X, "target": np.array([0, 1])})
+    assert [*trainer.parameters] == ["bn_beta"]
+
+
 def test_all_that_is_missing_is_named_at_once() -> None:
     symbol = small_symbol()
     symbol["nodes"][3]["op"], symbol["nodes"][5]["op"] = "Custom", "_contrib_hawkesll"
@@ -164,12 +177,41 @@ def test_what_is_wrong_is_told(change: Any, says: str) -> None:
         loaded(symbol, shapes={"data": (2, 4)})
 
 
-def test_shapes_are_asked_for_where_nothing_tells_them() -> None:
+def transposed(op: str = "transpose", **attrs: str) -> dict[str, Any]:
     symbol = small_symbol()
-    symbol["nodes"][3] = {"op": "transpose", "name": "t", "inputs": [[0, 0, 0]]}
+    symbol["nodes"][3] = {"op": op, "name": "t", "attrs": attrs, "inputs": [[0, 0, 0]]}
+    return symbol
+
+
+def test_shapes_are_asked_for_where_nothing_tells_them() -> None:
+    content = json.dumps(transposed()).encode()
     with pytest.raises(MezzoError, match="shape of the input 'data'"):
-        loaded(symbol)
-    assert loaded(symbol, shapes={"data": (4, 2)}).run({"data": X.T.copy()})["softmax_output"].shape == (2, 4)
+        mxnet.load(content, WEIGHTS)
+    assert loaded(transposed(), shapes={"data": (4, 2)}).run({"data": X.T.copy()})["softmax_output"].shape == (2, 4)
+
+
+def test_shapes_of_the_first_feed() -> None:
+    session = loaded(transposed())
+    assert [str(p) for p in session.inputs] == ["data: float32[...]"]
+    with pytest.raises(MezzoError, match=r"(?s)there is no graph.*run once"):
+        session.graph.nodes  # noqa: B018
+    with pytest.raises(MezzoError, match="no input 'x'"):
+        session.run({"x": X})
+    for rows in (2, 5):
+        x = np.random.default_rng(rows).standard_normal((4, rows), np.float32)
+        e = np.exp(x.T - x.T.max(1, keepdims=True))
+        np.testing.assert_allclose(session(x), e / e.sum(1, keepdims=True), rtol=1e-5)
+    assert session.stats().programs == 2
+    assert session.run({"data": X[None]})["softmax_output"].shape == (4, 2, 1)  # another rank is another graph
+    assert session.run_async({"data": X.tolist()}).result()["softmax_output"].shape == (4, 2)
+
+
+def test_sizes_that_have_to_be_known_are_those_of_each_feed() -> None:
+    session = loaded(transposed("_contrib_MultiBoxPrior", sizes="(0.5,)"), shapes=None)
+    for size in (2, 3, 2):
+        assert session(np.zeros((1, 3, size, size), np.float32)).shape[1] == size * size
+    session.warmup({"data": (1, 3, 4, 4)})
+    assert str(session.program.inputs[0].type) == "float32[1,3,4,4]"
 
 
 def test_a_file_beside_the_symbol(tmp_path: Path) -> None:
@@ -294,7 +336,12 @@ def stepped(name: str, folder: Path, stored: dict[str, Any], dtype: str) -> tupl
     params = {k: v.astype(dtype) for k, v in mxnet.read_arrays(folder / f"{name}-0001.params").items()}
     x = stored["data"].astype(dtype)
     symbol = json.loads((folder / f"{name}-symbol.json").read_text())
-    if name in TEXTS:  # the Trainer wants classes in axis 1
+    for node in symbol["nodes"]:
+        if node["op"] == "Dropout":
+            node["attrs"]["p"] = "0"
+        elif name == "ssd" and node["op"] == "softmax":
+            symbol["heads"] = node["inputs"][:1]
+    if name in TEXTS or name == "ssd":  # the Trainer wants classes in axis 1
         node = {"op": "transpose", "name": "first", "attrs": {"axes": "(0, 2, 1)"}, "inputs": symbol["heads"]}
         symbol["nodes"].append(node)
         symbol["heads"] = [[len(symbol["nodes"]) - 1, 0, 0]]
@@ -305,9 +352,10 @@ def stepped(name: str, folder: Path, stored: dict[str, Any], dtype: str) -> tupl
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["resnet18_v1", "mobilenet0_25", "lstm"])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_step_of_training_is_that_of_mxnet(written: Path, name: str) -> None:
-    """As near to the step in float64 as MXNet's own is: with two images, normalisation makes much of rounding."""
+    """Nearly as near to the step in float64 as MXNet's own is: with two images, normalisation makes much of rounding.
+    Errors are shares of each tensor's largest element, of which a millionth is rounding of the sum alone."""
     with np.load(written / f"{name}-io.npz") as page:
         stored = dict(page)
     loss, learned = stepped(name, written, stored, "float32")
@@ -315,13 +363,13 @@ def test_a_step_of_training_is_that_of_mxnet(written: Path, name: str) -> None:
     _, right = stepped(name, written, stored, "float64")
     after = {k.removeprefix("after/"): v for k, v in stored.items() if k.startswith("after/")}
     assert set(learned) <= set(after)
-    ours, theirs = ({k: np.abs(p[k] - right[k]).max() for k in right} for p in (learned, after))
-    assert np.median([*ours.values()]) <= 1.5 * np.median([*theirs.values()])
-    assert max(ours.values()) <= 1.5 * max(theirs.values())
-    for key, value in after.items():
-        if key in learned:
-            apart = np.abs(learned[key] - value).max()
-            assert apart <= 3 * max(theirs[key], np.median([*theirs.values()])) + 1e-4 * np.abs(value).max(), key
+    size = {k: np.abs(v).max() for k, v in right.items()}
+    ours, theirs = ({k: np.abs(p[k] - right[k]).max() / size[k] for k in right if size[k]} for p in (learned, after))
+    assert np.median([*ours.values()]) <= 1.5 * np.median([*theirs.values()]) + 1e-6
+    assert max(ours.values()) <= 2.5 * max(theirs.values()) + 1e-6
+    for key in ours:
+        apart = np.abs(learned[key] - after[key]).max() / size[key]
+        assert apart <= 5 * max(theirs[key], np.median([*theirs.values()])) + 1e-4, key
 
 
 # Symbols, vocabularies, states
@@ -379,8 +427,8 @@ def test_a_vocabulary(tmp_path: Path) -> None:
             mxnet.read_vocabulary(wrong)
 
 
-def test_states_of_optimizers_are_refused() -> None:
-    with pytest.raises(ModelError, match="pickle"):
+def test_states_of_optimizers_are_no_arrays() -> None:
+    with pytest.raises(ModelError, match=r"(?s)pickle.*read_states"):
         mxnet.read_arrays(b"\x80\x04\x95\x00\x00")
 
 

@@ -83,8 +83,9 @@ def load(
 
     `source` is the path of an ONNX or a `.mezzo` file, or one of a registered format (`importers.register_importer`),
     which are told apart by how they begin, or its bytes. Of a model of MXNet it is the symbol; `params` is its file of
-    parameters, found beside it when left out, and `shapes` are sizes of its inputs. `budget` limits
-    what the model may ask for; see Session for the rest. `precision="int8"` quantises a float model by what its
+    parameters, found beside it when left out, and `shapes` are sizes of its inputs; where those are left out, and the
+    model has no graph without them, the first run tells them (see FirstFeedSession). `budget` limits what the model may
+    ask for; see Session for the rest. `precision="int8"` quantises a float model by what its
     activations are on `calibration` (see train/quantize.py). A model whose input sizes are all known is planned here,
     so that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a
     machine.
@@ -101,16 +102,6 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    if params is not None or shapes is not None:
-        model: Graph | Opened = _mxnet(source, params, shapes, budget)
-    else:
-        model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget, mapped=True)
-    if precision == "int8":
-        if calibration is None:
-            raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")
-        from ..train.quantize import quantize
-
-        model = quantize(model if isinstance(model, Graph) else model.graph, calibration)
     kind: Callable[..., Session] = Session
     if cache is not None:
         from ..runtime.execution.cached_session import CachedSession
@@ -118,22 +109,39 @@ def load(
         kind = partial(CachedSession, cache=cache, capacity=capacity, max_cache_bytes=max_cache_bytes)
     elif capacity is not None or max_cache_bytes is not None:
         raise InputError("capacity and max_cache_bytes need a cache", where="load", hint='give cache="auto"')
-    return kind(
-        model,
-        device=device,
-        budget=budget,
-        strategy=strategy,
-        instances=instances,
-        max_programs=max_programs,
-        max_memory=max_memory,
-        fuse=fuse,
-        threads=threads,
-        onednn=onednn,
-        precision="auto" if precision == "int8" else precision,
-        buckets=buckets,
-        seed=seed,
-        name=file_name(source),
-    )
+    name = file_name(source)
+
+    def make(model: Graph | Opened) -> Session:
+        if precision == "int8":
+            model = _quantized(model, calibration)
+        return kind(
+            model,
+            device=device,
+            budget=budget,
+            strategy=strategy,
+            instances=instances,
+            max_programs=max_programs,
+            max_memory=max_memory,
+            fuse=fuse,
+            threads=threads,
+            onednn=onednn,
+            precision="auto" if precision == "int8" else precision,
+            buckets=buckets,
+            seed=seed,
+            name=name,
+        )
+
+    if params is not None or shapes is not None or is_mxnet(first_bytes(source)):
+        return _mxnet(source, params, shapes, budget, make, sized=precision == "int8")
+    return make(open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget, mapped=True))
+
+
+def _quantized(model: Graph | Opened, calibration: Iterable[Feeds | Array | Sequence[Array]] | None) -> Graph:
+    if calibration is None:
+        raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")
+    from ..train.quantize import quantize
+
+    return quantize(model if isinstance(model, Graph) else model.graph, calibration)
 
 
 def _mxnet(
@@ -141,7 +149,12 @@ def _mxnet(
     params: Source | Mapping[str, Array] | None,
     shapes: Mapping[str, Sequence[Dim]] | None,
     budget: Budget | None,
-) -> Graph:
+    make: Callable[[Graph], Session],
+    *,
+    sized: bool,
+) -> Session:
+    """A session of MXNet's files: at once where the sizes are known, or can stay open; else at its first run, unless
+    it has to be `sized`."""
     from ..importers import mxnet
 
     if not is_mxnet(first_bytes(source)):
@@ -150,7 +163,15 @@ def _mxnet(
             where=file_name(source) or "load",
             hint="leave them out: other files hold their parameters and sizes",
         )
-    return mxnet.load(source, params, shapes=shapes, budget=budget)
+    model = mxnet.open_model(source, params, budget)
+    try:
+        return make(model.graph(shapes))
+    except mxnet.UnknownSize:
+        if shapes is not None or sized:
+            raise
+    from .first_feed import FirstFeedSession
+
+    return FirstFeedSession(model.inputs(), model.graph, make, file_name(source))
 
 
 def file_name(source: object) -> str:

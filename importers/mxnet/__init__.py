@@ -6,17 +6,27 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...ops import Tensor
 from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass
 from ...ops.errors import ModelError
 from ...ops.types import Array, Dim
 from ...runtime.ir.graph import Graph
 from ..registry import first_bytes
 from .arrays import MAGIC, read_arrays
+from .sizes import UnknownSize
+from .states import OptimizerStates, read_states
 from .vocabulary import Vocabulary, read_vocabulary
 
-__all__ = ["Vocabulary", "load", "operator_uses", "read", "read_arrays", "read_vocabulary"]
+if TYPE_CHECKING:
+    from .symbol import SymbolGraph
+
+__all__ = [
+    "Model", "OptimizerStates", "UnknownSize", "Vocabulary", "load", "open_model", "operator_uses", "read",
+    "read_arrays", "read_states", "read_vocabulary",
+]  # fmt: skip
 
 Source = str | os.PathLike[str] | bytes
 
@@ -36,13 +46,25 @@ def load(
     `net-symbol.json`. `shapes` and `dtypes` give sizes and element types of inputs, a name or None being an open size.
 
     Raises ModelError for malformed files, UnsupportedModel with all operators that are not carried, ShapeError where a
-    size has to be known, BudgetError beyond a limit.
+    size has to be known (UnknownSize), BudgetError beyond a limit.
     """
-    from .build import build
+    return open_model(source, params, budget).graph(shapes, dtypes)
+
+
+def open_model(
+    source: Source, params: Source | Mapping[str, Array] | None = None, budget: Budget | None = None
+) -> Model:
+    """Read the files of a model, of which `graph` makes a graph. Raises as `load` does."""
     from .symbol import read_symbol
 
     limits = budget or Budget()
     where = "" if isinstance(source, bytes) else Path(source).name
+    if first_bytes(source).startswith(MAGIC):
+        raise ModelError(
+            "it has the parameters of an MXNet model, and no network",
+            where=where or "model",
+            hint="load the -symbol.json file beside it",
+        )
     symbol = read_symbol(source, limits)
     if params is None:
         needed = any(not n.variable for n in symbol.nodes) and len(symbol.arguments()) > 1
@@ -53,7 +75,31 @@ def load(
             )
         params = beside
     arrays = params if isinstance(params, Mapping) else {} if params is None else read_arrays(params, limits)
-    return build(symbol, arrays, shapes=shapes, dtypes=dtypes, name=where, budget=limits)
+    return Model(symbol, arrays, where, limits)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A symbol and its arrays, as their files have them."""
+
+    symbol: SymbolGraph
+    arrays: Mapping[str, Array]
+    name: str
+    budget: Budget
+
+    def graph(
+        self, shapes: Mapping[str, Sequence[Dim]] | None = None, dtypes: Mapping[str, Any] | None = None
+    ) -> Graph:
+        """The graph for inputs of these sizes and types. Raises UnknownSize where a size has to be known."""
+        from .build import build
+
+        return build(self.symbol, self.arrays, shapes=shapes, dtypes=dtypes, name=self.name, budget=self.budget)
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Names and element types of the inputs."""
+        from .build import inputs_of
+
+        return inputs_of(self.symbol, self.arrays)
 
 
 def operator_uses(source: Source, budget: Budget | None = None) -> dict[str, tuple[int, bool]]:
@@ -70,12 +116,6 @@ def operator_uses(source: Source, budget: Budget | None = None) -> dict[str, tup
 
 def read(source: Source, budget: Budget) -> Graph:
     """The reader of the format: `load` with what stands beside the file."""
-    if first_bytes(source).startswith(MAGIC):
-        raise ModelError(
-            "it has the parameters of an MXNet model, and no network",
-            where="model" if isinstance(source, bytes) else Path(source).name,
-            hint="load the -symbol.json file beside it",
-        )
     return load(source, budget=budget)
 
 

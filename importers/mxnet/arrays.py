@@ -58,6 +58,15 @@ def read_arrays(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
     return _Reader(memoryview(content), path.name, limits).file()
 
 
+def read_one(content: bytes, where: str, budget: Budget) -> Array:
+    """The array in the bytes that MXNet keeps of a single one, without a file's head."""
+    reader = _Reader(memoryview(content), where, budget)
+    array = reader.array(0)
+    if reader.at != len(content):
+        raise ModelError(f"{len(content) - reader.at} bytes follow an array", where=where)
+    return array
+
+
 @dataclass(slots=True)
 class _Reader:
     """A position in the bytes of a file; every read says how many bytes it needs."""
@@ -72,7 +81,7 @@ class _Reader:
             raise ModelError(
                 "it is a pickle, as MXNet keeps the states of optimizers",
                 where=self.where,
-                hint="pickles are never read: train on from the parameters; mz.Trainer.save keeps states safely",
+                hint="for states there is mz.mxnet.read_states, which reads them as data and runs nothing",
             )
         if bytes(self.take(len(MAGIC), "the file's head")) != MAGIC:
             raise ModelError("it does not begin as MXNet's files of arrays do", where=self.where)

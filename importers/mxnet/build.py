@@ -9,7 +9,7 @@ from typing import Any
 from ...ops import DType, Tensor
 from ...ops.budget import Budget
 from ...ops.dataclasses import replace
-from ...ops.errors import MezzoError, ModelError, ShapeError, UnsupportedModel
+from ...ops.errors import MezzoError, ModelError, UnsupportedModel
 from ...ops.types import Array, Dim
 from ...runtime.ir.graph import PRODUCER, Graph, Node
 from ...runtime.ir.prune import prune
@@ -17,6 +17,7 @@ from .converter import Converter, Part, element_type
 from .inputs import guessed_type
 from .operators import RULES
 from .rules import literal
+from .sizes import UnknownSize
 from .symbol import Entry, SymbolGraph, SymbolNode
 
 PREFIXES = ("arg:", "aux:")
@@ -42,7 +43,7 @@ def build(
 
     Raises UnsupportedModel that lists all operators that are not carried, ModelError for what does not fit.
     """
-    values = {k.split(":", 1)[1] if k.startswith(PREFIXES) else k: v for k, v in arrays.items()}
+    values = _plain(arrays)
     _check_operators(symbol, name)
     _check_shapes(symbol, values, shapes or {}, name)
     c = Converter()
@@ -50,6 +51,18 @@ def build(
     outputs = builder.run()
     graph = c.graph(outputs)
     return prune(replace(graph, name=name or "mxnet", metadata={PRODUCER: "Apache MXNet"}))
+
+
+def inputs_of(symbol: SymbolGraph, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Names and element types of the variables that are no parameters and no labels, without shapes."""
+    builder = _Builder(Converter(), symbol, _plain(arrays), {}, {}, "")
+    names = {i: n for i, n in enumerate(symbol.nodes) if n.variable and n.name not in builder.values}
+    return {n.name: Tensor(builder.dtype_of(n), None) for i, n in names.items() if i not in builder.labels}
+
+
+def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays by name, without the prefixes of files."""
+    return {k.split(":", 1)[1] if k.startswith(PREFIXES) else k: v for k, v in arrays.items()}
 
 
 def operators_of(symbol: SymbolGraph) -> Counter[str]:
@@ -155,19 +168,23 @@ class _Builder:
             return None
         return (self.c.input(node.name, self._input_type(index, node)),)
 
+    def dtype_of(self, node: SymbolNode) -> DType:
+        """The element type of an input: what is given, what the file tells, or else float32."""
+        if node.name in self.dtypes:
+            return element_type(self.dtypes[node.name])
+        number = literal(node.attrs.get("__dtype__", "-1"))
+        return element_type(number) if isinstance(number, int) and number >= 0 else DType.FLOAT
+
     def _input_type(self, index: int, node: SymbolNode) -> Tensor:
         told = literal(node.attrs.get("__shape__", "()"))
-        number = literal(node.attrs.get("__dtype__", "-1"))
-        dtype = element_type(self.dtypes[node.name]) if node.name in self.dtypes else None
-        if dtype is None:
-            dtype = element_type(number) if isinstance(number, int) and number >= 0 else DType.FLOAT
+        dtype = self.dtype_of(node)
         if node.name in self.shapes:
             return Tensor(dtype, tuple(self.shapes[node.name]))
         if isinstance(told, tuple) and told and all(isinstance(d, int) and d > 0 for d in told):
             return Tensor(dtype, told)
         guess = guessed_type(self.symbol, index, self.values)
         if guess is None:
-            raise ShapeError(
+            raise UnknownSize(
                 f"nothing tells the shape of the input {node.name!r}",
                 hint=f"give it: shapes={{{node.name!r}: (1, 3, 224, 224)}}; a name or None is an open size",
             )

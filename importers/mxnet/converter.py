@@ -14,6 +14,7 @@ from ...ops.errors import ShapeError, UnsupportedModel
 from ...ops.types import Array, Dim
 from ...runtime.ir.typed import TypedBuilder
 from .arrays import DTYPES
+from .sizes import UnknownSize
 
 Value = Any  # the name of a value; of some operators a tuple of names
 NAMES = {d.numpy.name: d for d in DTYPES} | {"bfloat16": DType.BFLOAT16}
@@ -58,7 +59,7 @@ class Converter(TypedBuilder):
     def dims(self, x: str) -> tuple[Dim, ...]:
         dims = self._tensor(x).dims
         if dims is None:
-            raise ShapeError(f"the rank of {x!r} has to be known here", hint="give shapes={name: (sizes)}")
+            raise UnknownSize(f"the rank of {x!r} has to be known here", hint="give shapes={name: (sizes)}")
         return dims
 
     def rank(self, x: str) -> int:
@@ -86,7 +87,7 @@ class Converter(TypedBuilder):
         """The size of an axis; ShapeError where it is open."""
         dim = self.dims(x)[axis]
         if not isinstance(dim, int):
-            raise ShapeError(
+            raise UnknownSize(
                 f"the size of axis {axis % self.rank(x)} of {x!r} has to be known {why}",
                 hint="give the sizes of the inputs: shapes={name: (sizes)}",
             )

@@ -169,14 +169,16 @@ class Group(Waiting):
             sent, received = said[self.members].popleft()
         return sent, received
 
-    def drop_losses(self) -> None:
-        """Forget what was lost on the way to the level above, where no operation is under way: every member does."""
+    def drop_losses(self, collect: bool = False) -> None:
+        """Forget what was lost on the way to the level above, or have it sent, where no operation is under way: every
+        member does."""
         with self._lock:
             self._check()
             if self._above is not None:
-                self._above.drop_losses()
+                self._above.drop_losses(collect)
                 if self.me == 0:
-                    self.mesh.note((self.members,), {"is": "drop losses"})  # the agent, if there is one
+                    agent = (self.members,)  # if there is one
+                    self.mesh.note(agent, {"is": "drop losses", "collect": collect})
 
     def _declared(self, value: HostValue, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
@@ -473,7 +475,7 @@ class Group(Waiting):
             self.mesh.note((member,), counted)
         elif what == "drop losses":
             assert self._above is not None
-            self._above.drop_losses()
+            self._above.drop_losses(said["collect"])
         elif what == "ready":
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]
@@ -517,8 +519,7 @@ class Group(Waiting):
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
-        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message})
-        self._die(error)
+        self._die(error, passed=False)
 
     # -- the end
 
@@ -534,14 +535,12 @@ class Group(Waiting):
             except MezzoError as problem:
                 late = problem
             self._closed = True
-            if self.failure is not None:  # who hears of it last should hear why
-                said = {"is": "failed", "reason": self.failure.message[:1000], "passed": True}
-                self.mesh.note(self.mesh.members, said)
-            elif error is not None:
-                reason = f"{type(error).__name__}: {error}"[:1000]
-                self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
-            else:
-                self.mesh.tell(self.mesh.members, LEAVE)
+            if self.failure is None:  # else all have heard why
+                if error is not None:
+                    reason = f"{type(error).__name__}: {error}"[:1000]
+                    self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
+                else:
+                    self.mesh.tell(self.mesh.members, LEAVE)
             self.mesh.flush(FAREWELL)
             self.mesh.close()
             self._die(InputError("the store is closed", where=self.where))

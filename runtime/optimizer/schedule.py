@@ -189,6 +189,16 @@ def _cosine(g: Builder, part: Value, first: float, last: float) -> Value:
     return g.Add(_number(g, last), g.Mul(_number(g, (first - last) / 2), bent))
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Another schedule, whose updates are counted from 1."""
+
+    inner: Schedule
+
+    def rate(self, g: Builder, t: Value) -> Value:
+        return self.inner.rate(g, g.Add(t, _number(g, 1)))
+
+
 KINDS: dict[str, type[Any]] = {
-    k.__name__: k for k in (Constant, Step, MultiStep, Exponential, Cosine, Polynomial, WarmUp, OneCycle)
+    k.__name__: k for k in (Ahead, Constant, Step, MultiStep, Exponential, Cosine, Polynomial, WarmUp, OneCycle)
 }

@@ -402,3 +402,104 @@ case("image flip down", "_image_flip_top_bottom", normal(4, 5, 3))
 case("image crop", "_image_crop", normal(4, 5, 3), x=1, y=1, width=3, height=2)
 case("im2col", "im2col", normal(1, 2, 5, 6), kernel=(3, 2), stride=(2, 1), pad=(1, 0))
 case("col2im", "col2im", normal(1, 12, 9), output_size=(5, 4), kernel=(3, 2), stride=(1, 1))
+
+
+# Losses of sequences, targets, regions
+
+
+def _texts(blank: int, *lengths: int, most: int = 4, letters: int = 6) -> Draw:
+    """Labels of so many letters, with the padding behind them; a letter that repeats is among them."""
+
+    def draw(r: np.random.Generator) -> Any:
+        rows = np.full((len(lengths), most), 0 if blank == 0 else -1, np.float32)
+        for row, n in zip(rows, lengths, strict=True):
+            row[:n] = r.integers(1 if blank == 0 else 0, letters - (blank != 0), n)
+            row[1 : min(n, 2)] = row[0]
+        return rows
+
+    return draw
+
+
+def _numbers(*values: float) -> Draw:
+    return array(np.array(values, np.float32))
+
+
+case("ctc", "CTCLoss", normal(9, 3, 6), _texts(0, 4, 2, 1))
+case("ctc, blank last", "_contrib_CTCLoss", normal(9, 3, 6), _texts(5, 3, 4, 1), blank_label="last")
+case(
+    "ctc of lengths", "CTCLoss", normal(9, 3, 6), _texts(0, 4, 4, 4), _numbers(9, 6, 7), _numbers(2, 4, 3),
+    use_data_lengths=True, use_label_lengths=True,
+)  # fmt: skip
+case("ctc of frames", "CTCLoss", normal(7, 2, 6), _texts(0, 3, 2), _numbers(5, 7), use_data_lengths=True)
+case("ctc of no letters", "CTCLoss", normal(5, 2, 6), _texts(0, 0, 2))
+case("ctc that does not fit", "CTCLoss", normal(4, 2, 6), _texts(0, 4, 3))
+
+
+def _labelled(*counts: int, most: int = 3) -> Draw:
+    """[class, corners] of so many objects, -1 behind them."""
+
+    def draw(r: np.random.Generator) -> Any:
+        rows = np.full((len(counts), most, 5), -1, np.float32)
+        for row, n in zip(rows, counts, strict=True):
+            row[:n] = np.concatenate([r.integers(0, 2, (n, 1)), boxes(n)(r)], 1)
+        return rows
+
+    return draw
+
+
+_target = (boxes(1, 12), _labelled(3, 0, 1), normal(3, 3, 12))
+case("targets", "_contrib_MultiBoxTarget", *_target, outs=3)
+case(
+    "targets of little overlap",
+    "_contrib_MultiBoxTarget",
+    *_target,
+    outs=3,
+    overlap_threshold=0.1,
+    variances=(1, 1, 1, 1),
+)
+case(
+    "targets with mining", "_contrib_MultiBoxTarget", *_target, outs=3, overlap_threshold=0.2,
+    negative_mining_ratio=1.5,
+    negative_mining_thresh=0.5, ignore_label=-2,
+)  # fmt: skip
+case("targets of the best alone", "_contrib_MultiBoxTarget", *_target, outs=3, overlap_threshold=-1)
+
+
+def _chances(*shape: int) -> Draw:
+    return lambda r: ((r.permutation(int(np.prod(shape))) + 0.5) / np.prod(shape)).reshape(shape).astype(np.float32)
+
+
+def _shifts(*shape: int) -> Draw:
+    return lambda r: (0.3 * r.standard_normal(shape)).astype(np.float32)
+
+
+_few: dict[str, Any] = {"scales": (1, 2), "ratios": (0.5, 1, 2), "feature_stride": 8, "rpn_min_size": 6}
+case(
+    "proposals", "_contrib_Proposal", _chances(1, 12, 5, 6), _shifts(1, 24, 5, 6), array([[40, 48, 1]]),
+    **_few, rpn_pre_nms_top_n=60, rpn_post_nms_top_n=20, threshold=0.5, output_score=True, outs=2,
+)  # fmt: skip
+case(
+    "proposals that repeat", "_contrib_Proposal", _chances(1, 12, 3, 4), _shifts(1, 24, 3, 4),
+    array([[20, 30, 1.5]]), **_few, rpn_pre_nms_top_n=30, rpn_post_nms_top_n=40, threshold=0.2,
+)  # fmt: skip
+case(
+    "proposals of several", "_contrib_MultiProposal", _chances(2, 12, 4, 4), _shifts(2, 24, 4, 4),
+    array([[32, 30, 1], [25, 32, 1]]), **_few, rpn_post_nms_top_n=12, output_score=True, outs=2,
+)  # fmt: skip
+case(
+    "proposals by corners", "_contrib_Proposal", _chances(1, 12, 3, 4), normal(1, 24, 3, 4),
+    array([[24, 32, 1]]), **_few, rpn_post_nms_top_n=15, iou_loss=True,
+)  # fmt: skip
+
+
+def _regions(count: int, size: float) -> Draw:
+    """[picture, corners in pixels]."""
+    return lambda r: np.concatenate(
+        [r.integers(0, 2, (count, 1)), np.sort(r.uniform(-2, size, (count, 2, 2)), 1).reshape(count, 4)], 1
+    ).astype(np.float32)
+
+
+case("pool by position", "_contrib_PSROIPooling", normal(2, 18, 7, 8), _regions(6, 30.0), spatial_scale=0.25,
+     output_dim=2, pooled_size=3)  # fmt: skip
+case("pool by fewer groups", "_contrib_PSROIPooling", normal(2, 12, 7, 8), _regions(6, 30.0), spatial_scale=0.25,
+     output_dim=3, pooled_size=4, group_size=2)  # fmt: skip

@@ -2,8 +2,8 @@
 
     python tests/mxnet/zoo.py FOLDER [NAME ...]
 
-Beside each pair of files stands `NAME-io.npz`: the operand, the answer, and of some the parameters after one step of
-SGD.
+Beside each pair of files stands `NAME-io.npz`: the operand, the answer, and the parameters after one step of SGD, in
+which dropout leaves nothing out; that of the SSD head is one of its classes.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ def _ssd(mx: Any) -> Any:
             return F.contrib.MultiBoxDetection(chances, offsets, anchors, nms_threshold=0.45, nms_topk=40)
 
     return Head()
+
+
+def _classes(net: Any) -> Callable[[Any], Any]:
+    """What the head says of classes, before the softmax."""
+    return lambda x: net.classes(net.body(x)).transpose((0, 2, 3, 1)).reshape((0, -1, 3))
 
 
 def _language(kind: str) -> Callable[[Any], Any]:
@@ -111,6 +116,22 @@ def operand(name: str) -> Any:
     return rng.standard_normal((2, 3, size, size)).astype(np.float32)
 
 
+def step(mx: Any, net: Any, x: Any, answer: Callable[..., Any]) -> dict[str, Any]:
+    """Labels, the loss, and all parameters after one step of SGD."""
+    net.apply(lambda block: setattr(block, "_rate", 0) if isinstance(block, mx.gluon.nn.Dropout) else None)
+    net.hybridize()
+    shape = answer(x).shape
+    labels = mx.nd.array(np.arange(np.prod(shape[:-1])).reshape(shape[:-1]) % shape[-1])
+    loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    with mx.autograd.record():
+        value = loss(answer(x), labels).mean()
+    value.backward()
+    trainer.step(1, ignore_stale_grad=True)
+    after = {f"after/{key}": p.data().asnumpy() for key, p in net.collect_params().items()}
+    return {"labels": labels.asnumpy(), "loss": value.asnumpy()} | after
+
+
 def write(name: str, folder: Path) -> None:
     import mxnet as mx
 
@@ -125,17 +146,7 @@ def write(name: str, folder: Path) -> None:
     answer = net(x).asnumpy()
     net.export(str(folder / name), epoch=1)
     stored = {"data": operand(name), "answer": answer}
-    if name in ("resnet18_v1", "mobilenet0_25", "lstm"):
-        labels = mx.nd.array(np.arange(answer.size // answer.shape[-1]).reshape(answer.shape[:-1]) % answer.shape[-1])
-        loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-        with mx.autograd.record():
-            value = loss(net(x), labels).mean()
-        value.backward()
-        trainer.step(1)
-        stored["labels"], stored["loss"] = labels.asnumpy(), value.asnumpy()
-        for key, parameter in net.collect_params().items():
-            stored[f"after/{key}"] = parameter.data().asnumpy()
+    stored |= step(mx, net, x, _classes(net) if name == "ssd" else net)
     np.savez(folder / f"{name}-io.npz", **stored)
 
 

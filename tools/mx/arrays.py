@@ -93,6 +93,12 @@ def take(a: Array, indices: Array, axis: int = 0, mode: str = "clip") -> Array:
     return flat.reshape((*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :]))
 
 
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """Elements of `x` where the condition is not 0, else of `y`; a vector of conditions chooses rows."""
+    rows = condition.ndim == 1 and x.ndim > 1
+    return ours.where(condition.reshape((-1,) + (1,) * (x.ndim - 1)) if rows else condition, x, y)
+
+
 def transpose(data: Array, axes: Sequence[int] = ()) -> Array:
     return ours.permute_dims(data, tuple(axes) or tuple(range(data.ndim))[::-1])
 

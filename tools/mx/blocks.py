@@ -90,7 +90,10 @@ class MXNetBlock(OurBlock):
     def initialize(  # type: ignore[override]
         self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False
     ) -> Any:
-        return super().initialize(initializers.of_gluon(initializers.create(init)), _place(ctx), force_reinit)
+        super().initialize(initializers.of_gluon(initializers.create(init)), _place(ctx), force_reinit)
+
+    def hybridize(self, active: bool = True, **how: Any) -> Any:
+        super().hybridize(active, **how)
 
     def collect_params(self, select: str | None = None) -> ParameterDict:
         return ParameterDict(super().collect_params(select))

@@ -224,9 +224,9 @@ class Module(BaseModule):
     def load(prefix: str, epoch: int, load_optimizer_states: bool = False, **options: Any) -> Module:
         if load_optimizer_states:
             raise InputError(
-                "states of optimizers are pickles, which are not read",
+                "states of optimizers of MXNet are not taken up",
                 where="Module.load",
-                hint="train on from the parameters; mz.Trainer.save keeps states in a safe format",
+                hint="train on from the parameters; mz.mxnet.read_states reads them, mz.Trainer.save keeps states",
             )
         symbol, args, aux = load_checkpoint(prefix, epoch)
         module = Module(symbol, **options)

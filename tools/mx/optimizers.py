@@ -45,7 +45,7 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
     rescale, clip = settings.pop("rescale_grad", 1.0), settings.pop("clip_gradient", None)
     rate, scheduler = settings.pop("learning_rate", None), settings.pop("lr_scheduler", None)
     if scheduler is not None:
-        rate = scheduler(rate) if isinstance(scheduler, LRScheduler) else scheduler
+        rate = scheduler.schedule(rate) if isinstance(scheduler, LRScheduler) else scheduler
     if rate is None:
         rate = DEFAULT_RATE.get(name.lower(), 0.01)
     renamed = {OLD.get(k, k): v for k, v in settings.items() if v is not None}
@@ -105,7 +105,8 @@ def get_updater(optimizer: Optimizer) -> Updater:
     return Updater(optimizer)
 
 
-# Schedules: `scheduler(base rate)` is one of ours
+# Schedules: `scheduler(update)` is a rate, as in MXNet, which counts updates from 1; `schedule(rate)` is one of ours,
+# which counts from 0.
 
 
 @dataclass
@@ -114,7 +115,13 @@ class LRScheduler:
 
     base_lr: float = 0.01
 
-    def __call__(self, rate: float | None = None) -> Schedule | float:
+    def schedule(self, rate: float | None = None) -> Schedule | float:
+        return self._base(rate)
+
+    def __call__(self, num_update: int) -> float:
+        return schedule.at(self.schedule(), max(num_update - 1, 0))
+
+    def _base(self, rate: float | None) -> float:
         return self.base_lr if rate is None else rate
 
 
@@ -125,8 +132,8 @@ class FactorScheduler(LRScheduler):
         super().__init__(base_lr)
         self.step, self.factor, self.stop_factor_lr = step, factor, stop_factor_lr
 
-    def __call__(self, rate: float | None = None) -> Schedule:
-        return schedule.Step(super().__call__(rate), self.step, self.factor)  # type: ignore[arg-type]
+    def schedule(self, rate: float | None = None) -> Schedule:
+        return schedule.Step(self._base(rate), self.step, self.factor)
 
 
 class MultiFactorScheduler(LRScheduler):
@@ -136,8 +143,8 @@ class MultiFactorScheduler(LRScheduler):
         super().__init__(base_lr)
         self.step, self.factor = tuple(step), factor
 
-    def __call__(self, rate: float | None = None) -> Schedule:
-        return schedule.MultiStep(super().__call__(rate), self.step, self.factor)  # type: ignore[arg-type]
+    def schedule(self, rate: float | None = None) -> Schedule:
+        return schedule.MultiStep(self._base(rate), self.step, self.factor)
 
 
 class PolyScheduler(LRScheduler):
@@ -147,8 +154,11 @@ class PolyScheduler(LRScheduler):
         super().__init__(base_lr)
         self.max_update, self.power, self.final_lr = max_update, pwr, final_lr
 
-    def __call__(self, rate: float | None = None) -> Schedule:
-        return schedule.Polynomial(super().__call__(rate), self.max_update, self.power, self.final_lr)  # type: ignore[arg-type]
+    def schedule(self, rate: float | None = None) -> Schedule:
+        return schedule.Ahead(schedule.Polynomial(self._base(rate), self.max_update, self.power, self.final_lr))
+
+    def __call__(self, num_update: int) -> float:
+        return schedule.at(self.schedule(), num_update - 1)
 
 
 class CosineScheduler(LRScheduler):
@@ -158,5 +168,8 @@ class CosineScheduler(LRScheduler):
         super().__init__(base_lr)
         self.max_update, self.final_lr = max_update, final_lr
 
-    def __call__(self, rate: float | None = None) -> Schedule:
-        return schedule.Cosine(super().__call__(rate), self.max_update, self.final_lr)  # type: ignore[arg-type]
+    def schedule(self, rate: float | None = None) -> Schedule:
+        return schedule.Ahead(schedule.Cosine(self._base(rate), self.max_update, self.final_lr))
+
+    def __call__(self, num_update: int) -> float:
+        return schedule.at(self.schedule(), num_update - 1)

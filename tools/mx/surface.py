@@ -20,8 +20,9 @@ from ...gluon import data as gluon_data
 from ...nd import autograd
 from ...nd import random as our_random
 from ...ops.errors import InputError
-from .. import profiler, viz
-from . import arrays, batches, blocks, callbacks, contexts, initializers, metrics, modules, optimizers, symbols
+from .. import profiler
+from .. import viz as our_viz
+from . import arrays, batches, blocks, callbacks, contexts, control, initializers, metrics, modules, optimizers, symbols
 
 
 def _module(name: str, *parts: Any, **names: Any) -> ModuleType:
@@ -62,6 +63,7 @@ def kv_create(name: str = "local") -> Any:
         ours(chosen.rule)
 
     store.set_optimizer = set_optimizer  # type: ignore[method-assign]
+    store._set_updater = store.set_updater  # type: ignore[attr-defined]
     return store
 
 
@@ -70,8 +72,23 @@ def assert_almost_equal(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-20,
     np.testing.assert_allclose(one, two, rtol=rtol, atol=atol)
 
 
+def list_gpus() -> range:
+    """Numbers of the GPUs that are here."""
+    return range(contexts.num_gpus())
+
+
+def plot_network(symbol: Any, title: str = "plot", save_format: str = "svg", shape: Any = None, **_: Any) -> str:
+    """The network as an SVG; how Graphviz would draw it has no meaning."""
+    return our_viz.plot_network(symbol, shapes=shape)
+
+
 random = _module("random", our_random, seed=seed, uniform=_uniform, normal=_normal, randint=_randint)
-nd = _module("nd", arrays, random=random)
+contrib = _module("nd.contrib", control)
+nd = _module(
+    "nd", arrays, random=random, contrib=contrib, uniform=_uniform, normal=_normal, random_uniform=_uniform,
+    random_normal=_normal, random_randint=_randint,
+)  # fmt: skip
+arrays.contrib, arrays.uniform, arrays.normal = contrib, _uniform, _normal  # type: ignore[attr-defined]
 ndarray = nd
 sym = _module("sym", symbols)
 symbol = sym
@@ -89,8 +106,8 @@ context = _module("context", contexts)
 kv = _module("kv", kvstore, create=kv_create)
 recordio = _module("recordio", IRHeader=IRHeader, MXRecordIO=RecordFile, MXIndexedRecordIO=RecordFile, pack=pack_record,
                    RecordWriter=RecordWriter)  # fmt: skip
-test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal)
-visualization = viz
+test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal, list_gpus=list_gpus)
+visualization = viz = _module("viz", our_viz, plot_network=plot_network)
 nn = _module("gluon.nn", **blocks.LAYERS, Block=blocks.Block, HybridBlock=blocks.HybridBlock)
 rnn = _module("gluon.rnn", **blocks.RECURRENT)
 utils = _module("gluon.utils", split_data=blocks.split_data, split_and_load=blocks.split_and_load)

@@ -5,6 +5,8 @@ from . import (
     algebra,
     boxes,
     control,
+    ctc,
+    detection,
     draws,
     elementwise,
     indexing,
@@ -19,7 +21,6 @@ from . import (
 )
 
 __all__ = [
-    "RULES", "algebra", "boxes", "control", "draws", "elementwise", "indexing", "nn", "numpy_elements", "numpy_shapes",
-    "quantised",
-    "reductions", "rnn", "shapes", "vision",
+    "RULES", "algebra", "boxes", "control", "ctc", "detection", "draws", "elementwise", "indexing", "nn",
+    "numpy_elements", "numpy_shapes", "quantised", "reductions", "rnn", "shapes", "vision",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from ....ops import DType
 from ....ops.errors import ModelError, ShapeError, UnsupportedModel
 from ..converter import Converter, Value, element_type
 from ..rules import rule
+from ..sizes import UnknownSize
 from .algebra import inverse, lapack
 from .shapes import diagonal, split_v2
 
@@ -358,7 +359,7 @@ def _insert(
     places = np.where(places < 0, places + size, places)
     many = c.dims(values)[axis] if len(places) == 1 else len(places)
     if not isinstance(many, int):
-        raise ShapeError("how much is inserted has to be known", hint="give shapes={name: (sizes)}")
+        raise UnknownSize("how much is inserted has to be known", hint="give shapes={name: (sizes)}")
     wide = [c.dim(arr, i) if i != axis else c.ints(many) for i in range(rank)]
     joined = c.op("Concat", arr, c.Expand(values, c.shape_with(wide)), axis=axis)
     marks = np.insert(np.arange(size), np.repeat(places, many) if len(places) == 1 else places, size + np.arange(many))

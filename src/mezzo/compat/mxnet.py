@@ -8,7 +8,7 @@ array([[2., 2.],
 
 from ..nd import autograd
 from ..nd.place import cpu, gpu
-from ..tools import profiler, viz
+from ..tools import profiler
 from ..tools.mx.contexts import Context, cpu_pinned, current_context, num_gpus
 from ..tools.mx.surface import (
     MXNetError,
@@ -34,6 +34,7 @@ from ..tools.mx.surface import (
     symbol,
     test_utils,
     visualization,
+    viz,
     waitall,
 )
 
