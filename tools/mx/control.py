@@ -23,7 +23,7 @@ def _stacked(rows: Sequence[Any], missing: int = 0) -> Any:
 
 def foreach(body: Callable[[Any, Any], Any], data: Any, init_states: Any, name: str = "foreach") -> Any:
     """`body(element, states)` for each element of the first axis: all its results, and the last states."""
-    states, rows = init_states, []
+    states, rows = init_states, list[Any]()
     count = (data if isinstance(data, Array) else data[0]).shape[0]
     for i in range(count):
         out, states = body(data[i] if isinstance(data, Array) else [d[i] for d in data], states)
