@@ -54,7 +54,7 @@ class Link:
         lies: Lies | None
         if given is None or given is value.stored:
             source = None if given is None else value.data
-            lies: Lies | None = stored
+            lies = stored
         else:
             source, lies = bytes_of(given), ((0, value.lifted), 0)
         if value.packing and self._apart:  # all hosts get what those get to which values travel
