@@ -53,7 +53,8 @@ class Link:
         stored = (_value(value.number), 0)
         lies: Lies | None
         if given is None or given is value.stored:
-            source, lies = None if given is None else value.data, stored
+            source = None if given is None else value.data
+            lies = stored
         else:
             source, lies = bytes_of(given), ((0, value.lifted), 0)
         if value.packing and self._apart:  # all hosts get what those get to which values travel

@@ -68,7 +68,7 @@ class Scheduled:
 
 
 def scheduled(given: Mapping[str, str]) -> Scheduled | None:
-    """Return the worker that a launcher describes in these variables; None where none has, or the contract itself is
+    """Return the worker that a launcher has described in these variables; None where none has, or the contract is
     there. The innermost counts: torchrun before Open MPI before Slurm. Raises InputError for what is missing or no
     number."""
     if any(name.startswith(CONTRACT) for name in given):

@@ -525,7 +525,8 @@ def _summary(array: Any) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Entry point: errors of ours become one message and exit code 2, a training that was stopped 130."""
+    """Entry point: errors of ours, and files that cannot be read or written, become one message and exit code 2, a
+    training that was stopped 130."""
     try:
         cli()
     except Cancelled as error:
@@ -533,6 +534,11 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except MezzoError as error:
         click.echo(f"mezzo: {type(error).__name__}: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:  # no file that somebody gave
+            raise
+        click.echo(f"mezzo: {error.filename}: {error.strerror}", err=True)
         sys.exit(2)
 
 
