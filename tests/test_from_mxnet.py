@@ -61,3 +61,14 @@ def test_refused_operators_are_named() -> None:
     others = forward - numpys
     told = f"{len(others - refused)} of the {len(others)}", f"{len(numpys - refused)} of the {len(numpys)}"
     assert all(t in text for t in told), told
+
+
+def test_arrays_have_mxnets_keywords_and_rounding() -> None:
+    from mezzo.compat.mxnet import nd
+
+    x = nd.array([0.5, 1.5, -0.5, -2.4, 0.49999997])
+    assert nd.round(x).asnumpy().tolist() == [1, 2, -1, -2, 0], "halves go away from zero"
+    assert nd.sort(nd.array([1, 3, 2]), is_ascend=False).asnumpy().tolist() == [3, 2, 1]
+    assert nd.clip(nd.array([1, 5]), a_min=2, a_max=3).asnumpy().tolist() == [2, 3]
+    assert nd.repeat(nd.array([1, 2]), repeats=2).asnumpy().tolist() == [1, 1, 2, 2]
+    assert nd.tile(nd.array([1, 2]), reps=(2,)).asnumpy().tolist() == [1, 2, 1, 2]
