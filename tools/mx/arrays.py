@@ -120,6 +120,29 @@ def where(condition: Array, x: Array, y: Array) -> Array:
     return ours.where(condition.reshape((-1,) + (1,) * (x.ndim - 1)) if rows else condition, x, y)
 
 
+def round(data: Array) -> Array:
+    """Whole numbers; halves go away from zero, where NumPy and `mz.nd` take the even one."""
+    size = ours.abs(data)
+    whole = ours.floor(size)
+    return ours.sign(data) * (whole + (size - whole >= 0.5).astype(data.dtype))
+
+
+def sort(data: Array, axis: int = -1, is_ascend: bool = True) -> Array:
+    return ours.sort(data, axis=axis, descending=not is_ascend)
+
+
+def clip(data: Array, a_min: float, a_max: float) -> Array:
+    return ours.clip(data, a_min, a_max)
+
+
+def repeat(data: Array, repeats: int, axis: int | None = None) -> Array:
+    return ours.repeat(data, repeats, axis=axis)
+
+
+def tile(data: Array, reps: Sequence[int]) -> Array:
+    return ours.tile(data, tuple(reps))
+
+
 def transpose(data: Array, axes: Sequence[int] = ()) -> Array:
     return ours.permute_dims(data, tuple(axes) or tuple(range(data.ndim))[::-1])
 
