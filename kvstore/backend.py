@@ -79,6 +79,10 @@ class Backend(Protocol):
         """Forget what packing has lost. Every worker calls it."""
         ...
 
+    def take_losses(self) -> dict[str, Array]:
+        """Return what packing has lost, and forget it. Every worker calls it."""
+        ...
+
     def barrier(self) -> None:
         """Return when every worker has called it as often as this one."""
         ...

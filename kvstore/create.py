@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -11,6 +12,7 @@ from .environment import Environment
 from .levels import Levels
 from .local import Local
 from .protocol.consistency import Bounded, Consistency, Eventual, Sequential
+from .schedulers import scheduled, start
 from .store import KVStore
 
 LOCAL = ("local", "device")
@@ -42,8 +44,8 @@ def create(
     error that names those who are missing.
 
     The dist kinds read the job from the environment (DMLC_ROLE and the other names of `environment.py`), which
-    `mezzo launch` and the launchers of MXNet set. In the role of a server or scheduler this call serves until the job
-    has ended, and then exits.
+    `mezzo launch` and the launchers of MXNet set, or what torchrun, mpirun and srun tell (`schedulers.py`). In the role
+    of a server or scheduler this call serves until the job has ended, and then exits.
 
     Raises InputError for unknown kinds and for arguments that do not go together.
 
@@ -80,6 +82,8 @@ def _created(
             )
         return KVStore(Local(kind))
     environment = Environment.read()
+    if (job := scheduled(os.environ)) is not None:
+        start(environment.variables(), job)
     if environment.role != "worker":
         from .role import main
 

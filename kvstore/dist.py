@@ -81,9 +81,24 @@ class DistStore(HostStore):
         self._packings = packings
 
     def drop_losses(self) -> None:
-        if self._packings.least:
+        if any(value.packing for value in self._values.values()):
             self._stand("drop_losses")  # no round is open
             self.group.drop_losses()
+
+    def take_losses(self) -> dict[str, Array]:
+        """The sums of what all hosts and servers keep, in a round of each key in which all travels as it is. An
+        optimizer on the servers would take that for a gradient: there it is dropped."""
+        found: dict[str, Array] = {}
+        packed = sorted(name for name, value in self._values.items() if value.packing)
+        if not packed:
+            return found
+        self._stand("take_losses")  # no round is open
+        self.group.drop_losses(collect=True)
+        for name in packed if self._rule is None else ():
+            found[name] = np.zeros_like(self._values[name].stored)
+            self.pushpull(name, (found[name],), (found[name],), 0).wait()
+        self.drop_losses()
+        return found
 
     def _packing(self, key: str, value: Array) -> str:
         """The scheme of a new key. Where there is a part of it for each server, each packs its own."""

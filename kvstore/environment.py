@@ -1,7 +1,8 @@
 """Environment variables that a launcher sets for each process of a job, as one frozen dataclass.
 
 The names are those of MXNet's parameter server (https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training),
-so that its launchers start ours; those with MEZZO_ are our own and may be absent.
+so that its launchers start ours; those with MEZZO_ are our own and may be absent. Where none of MXNet's is there, what
+torchrun, Open MPI and Slurm tell stands for them (`schedulers.py`).
 
 | variable | means | default |
 |---|---|---|
@@ -35,11 +36,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, get_args
 
 from ..ops.errors import InputError, MezzoError
-from . import secret
+from . import schedulers, secret
 
 Role = Literal["worker", "server", "scheduler"]
 ROLES: tuple[str, ...] = get_args(Role)
-LOOPBACK = "127.0.0.1"
+LOOPBACK = schedulers.LOOPBACK
 DEADLINE = 120.0
 TICK = 0.025  # seconds between looks at the clock, at most
 # Seconds beyond the deadline that a wait goes on where somebody else may know better who is missing: the workers of a
@@ -89,7 +90,7 @@ class Environment:
 
         Raises InputError that names every variable that is missing or wrong.
         """
-        found = _Reader(os.environ if given is None else given)
+        found = _Reader(schedulers.told(os.environ if given is None else given))
         key_file = found.take(secret.FILE, _text, "")
         made = cls(
             role=found.take("DMLC_ROLE", _role),
@@ -165,8 +166,8 @@ class Environment:
 
 
 def present(given: Mapping[str, str] | None = None) -> bool:
-    """True if a launcher has set any variable of the contract."""
-    return any(name.startswith("DMLC_") for name in (os.environ if given is None else given))
+    """True if a launcher has set any variable of the contract, or told the same in its own."""
+    return any(name.startswith("DMLC_") for name in schedulers.told(os.environ if given is None else given))
 
 
 def attempt() -> int:
@@ -213,7 +214,7 @@ class _Reader:
             raise InputError(
                 "; ".join(problems),
                 where="the environment of this process",
-                hint="start it with `mezzo launch -n WORKERS -s SERVERS script.py`, or set what DMLC_* launchers set",
+                hint="start it with `mezzo launch -n WORKERS -s SERVERS script.py`, torchrun, mpirun or srun",
                 parts=[MezzoError(p) for p in problems],
             )
 

@@ -13,7 +13,7 @@ from .levels import Levels
 from .loop import Loop
 from .member import Member
 from .protocol import messages as m
-from .uplink import Uplink, bytes_of
+from .uplink import Lies, Uplink, bytes_of
 
 # Bytes up to which a worker speaks to servers itself, since one more process costs more than the value: where workers
 # of a host are summed, and where there is one alone.
@@ -32,6 +32,7 @@ class Link:
     ) -> None:
         self.loop, self._member, self._members, self.rank = loop, member, members, rank
         levels = Levels.parse(member.welcome.consistency)
+        self._apart = len(member.welcome.hosts) > 1
         self._agent, self._newest = levels.sums, not levels.between.sums and not levels.sums
         lane, self._speaks = 0 if role == "agent" else me + 1, role == "agent"
         self.uplink = Uplink(loop, environment, member.welcome.servers, rank, lane, role)
@@ -50,10 +51,14 @@ class Link:
 
     def lift(self, value: HostValue, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
         stored = (_value(value.number), 0)
+        lies: Lies | None
         if given is None or given is value.stored:
-            source, lies = None if given is None else value.data, stored
+            source = None if given is None else value.data
+            lies = stored
         else:
             source, lies = bytes_of(given), ((0, value.lifted), 0)
+        if value.packing and self._apart:  # all hosts get what those get to which values travel
+            lies = None
         target = value.data if pull else None
         self.uplink.start(value.name, source, target, ended, priority, lies, stored, value.packing)
 
@@ -67,8 +72,8 @@ class Link:
     def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
         self.uplink.fetch(self.uplink.parts(value.name), rows, out, ended)
 
-    def drop_losses(self) -> None:
-        self.uplink.drop_losses()
+    def drop_losses(self, collect: bool = False) -> None:
+        self.uplink.drop_losses(collect)
 
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received

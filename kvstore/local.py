@@ -129,6 +129,9 @@ class Local:
     def drop_losses(self) -> None:
         """There are none."""
 
+    def take_losses(self) -> dict[str, Array]:
+        return {}
+
     def barrier(self) -> None:
         pass
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..ops.errors import PeerError, WireError
-from .packing import Packer, parse, unpacked
+from .packing import ITEM, Packer, parse, unpacked
 from .protocol import messages as m
 from .protocol import serving as s
 from .shards import Shards
@@ -41,6 +43,15 @@ class PackedValues:
             self._eras[packed.key] = packed.era
             self._drop(packed.key)
         return plain
+
+    def with_losses(self, i: s.Send, lo: int, part: memoryview) -> memoryview:
+        """The bytes of an answer from `lo` on that travels as it is, with what those before have lost: all workers ask
+        for that, and drop it, when they collect it."""
+        for (key, _), packer in self._packers.items():
+            if key == i.key and i.step:
+                given = np.frombuffer(part, np.float32)
+                part = (given + packer.kept[lo // ITEM :][: given.size]).view(np.uint8).data
+        return part
 
     def _drop(self, key: int) -> None:
         """Forget what the answers of a key have lost."""

@@ -98,7 +98,7 @@ class _Cast:
         return 2 * count
 
     def pack(self, numbers: Array) -> bytes:
-        most = np.float32(np.finfo(np.float16).max) if self.type is DType.FLOAT16 else np.finfo(np.float32).max
+        most = np.float32(65504 if self.type is DType.FLOAT16 else 2.0**128 - 2.0**120)
         beyond = np.isfinite(numbers) & (np.abs(numbers) > most)
         if beyond.any():
             numbers = np.where(beyond, np.copysign(most, numbers), numbers)

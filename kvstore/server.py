@@ -120,7 +120,7 @@ class Server:
                 self._loop.run(lambda: self._member.ended or self._member.failure is not None)
             failure = self._member.failure
             if failure is None:
-                for peer in self._peers.values():
+                for peer in list(self._peers.values()):  # one that has gone leaves them as it is told
                     self._tell(peer, m.Bye(self._member.welcome.rank))
             self._drain(2.0)
             self._member.leave(0 if failure is None else 1, "" if failure is None else failure.message)
@@ -565,6 +565,7 @@ class Server:
             return
         for lo in range(i.lo, max(i.hi, i.lo + 1), wire.FRAME):
             part = self._shards.view(i.key, i.step, lo, min(i.hi, lo + wire.FRAME))
+            part = self._packed_values.with_losses(i, lo, part)
             peer.stream.send(wire.encode(m.Value(i.key, i.step, i.rank, lo), len(part)), part)
 
     def _tell(self, peer: Peer | None, message: m.Message) -> None:

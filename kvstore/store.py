@@ -93,6 +93,7 @@ class KVStore:
         self._names: dict[str, Key] = {}
         self._sums = RowSums(self)
         self._steps = False  # an optimizer or an updater says what a push does
+        self._given: dict[Key, Array] = {}  # what compression had lost before, until the next push of a key
         self._closed = False
 
     # -- who
@@ -148,7 +149,8 @@ class KVStore:
             if are_rows(given):
                 self._push_rows(declared, rows_of(given))
             else:
-                calls.append((declared, (declared.name, self._arrays(declared, given, "push"), priority), ()))
+                arrays = self._with_losses(declared, self._arrays(declared, given, "push"))
+                calls.append((declared, (declared.name, arrays, priority), ()))
         return self._ended(self._started(self._backend.push, calls, wait), wait)
 
     def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool | None = None) -> Any:
@@ -179,7 +181,7 @@ class KVStore:
             if are_rows(given):
                 self._pushpull_rows(declared, rows_of(given), into, priority)
                 continue
-            arrays = self._arrays(declared, given, "pushpull")
+            arrays = self._with_losses(declared, self._arrays(declared, given, "pushpull"))
             targets = self._arrays(declared, into, "pushpull", writable=True)
             calls.append((declared, (declared.name, arrays, targets, priority), targets))
         return self._pulled(self._started(self._backend.pushpull, calls, wait), key, out, wait)
@@ -269,9 +271,33 @@ class KVStore:
         self._backend.set_compression(Packings.of(scheme))
 
     def drop_losses(self) -> None:
-        """Forget what compression has lost so far, at a checkpoint: who resumes it has nothing of that either. Every
-        worker calls it, when what it pushed has ended."""
+        """Forget what compression has lost so far. Every worker calls it, when what it pushed has ended."""
+        self._given.clear()
         self._backend.drop_losses()
+
+    def take_losses(self) -> dict[Key, Array]:
+        """Return what compression has lost so far on all workers and servers together, by key, for a checkpoint; nobody
+        has it any more (see `give_losses`). That is a round of each key: its value is what was lost then. Every worker
+        calls it, when what it pushed has ended; what rank 0 gets is whole. With an optimizer on the store it is
+        dropped."""
+        found: dict[Key, Array] = {self._names[n]: a for n, a in self._backend.take_losses().items()}
+        for key, lost in self._given.items():
+            found[key] = found[key] + lost if key in found else lost
+        self._given.clear()
+        return found
+
+    def give_losses(self, lost: Mapping[Key, Array]) -> None:
+        """Have rank 0 add to its next push of each key what was lost before (`take_losses`). Every worker calls it."""
+        for key, array in lost.items():
+            declared = self._of(key, "give_losses")
+            (given,) = self._arrays(declared, array, "give_losses")
+            if self.rank == 0:
+                self._given[key] = given + self._given[key] if key in self._given else given
+
+    def _with_losses(self, declared: Declared, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arrays of a push, with what was lost before."""
+        lost = self._given.pop(declared.key, None) if self._given else None
+        return arrays if lost is None else (*arrays, lost)
 
     def save_optimizer_states(self, path: str | PathLike[str]) -> None:
         """Write the optimizer and its states to a file (safetensors), which is replaced as a whole. Every worker calls

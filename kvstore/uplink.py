@@ -22,7 +22,7 @@ from .environment import BEHIND_SERVERS, TICK, Environment
 from .gate import enter
 from .gate import server as at
 from .loop import Loop
-from .packing import Packer, parse, unpacked
+from .packing import ITEM, Packer, parse, unpacked
 from .protocol import client as c
 from .protocol import messages as m
 from .protocol.keys import Shard, slices
@@ -87,6 +87,7 @@ class Uplink:
         self._mapped: list[set[int]] = [set() for _ in servers]  # segments that a server has
         self._packers: dict[tuple[int, str], Packer] = {}  # by server and key
         self._era = 0  # how often what was lost was dropped
+        self._collecting = False  # it travels as it is
         self._offered: dict[tuple[int, str], tuple[int, int, int, int] | None] = {}  # how a push goes to a server
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
@@ -174,10 +175,13 @@ class Uplink:
         self._operations[name].append(Operation(source, target, done, lies, goes, packing))
         self._handle(c.Start(name, source is not _NOTHING, target is not _NOTHING, priority))
 
-    def drop_losses(self) -> None:
-        """Add nothing of what packing has lost to what comes next. No push is under way."""
-        self._era += 1
-        self._packers.clear()
+    def drop_losses(self, collect: bool = False) -> None:
+        """Add nothing of what packing has lost to what comes next; or (`collect`) add it to the next push of each key,
+        which travels as it is. No push is under way."""
+        self._collecting = collect
+        if not collect:
+            self._era += 1
+            self._packers.clear()
 
     # --- lent memory
 
@@ -430,15 +434,20 @@ class Uplink:
             stream.send(wire.encode(m.Offer(key, step, rank, offset, hi - lo, source, at, pull, target, to)), sent=left)
             return
         operation = self._operations[name][0]
-        bytes_ = operation.source
+        bytes_, base = operation.source, 0
         if operation.packing and push.step and hi > lo:
-            self._transmit_packed(server, push, name, lo, hi)
-            return
+            if not self._collecting:
+                self._transmit_packed(server, push, name, lo, hi)
+                return
+            packer = self._packers.get((server, name))
+            if packer is not None:
+                lost = packer.kept[push.offset // ITEM : (push.offset + hi - lo) // ITEM]
+                bytes_, base = bytes_of(np.frombuffer(bytes_[lo:hi], np.float32) + lost), lo
         self.sent += hi - lo
         for low in range(lo, max(hi, lo + 1), wire.FRAME):
             high = min(hi, low + wire.FRAME)
             head = wire.encode(push._replace(offset=push.offset + low - lo), high - low)
-            stream.send(head, bytes_[low:high], sent=left if high == hi else None)
+            stream.send(head, bytes_[low - base : high - base], sent=left if high == hi else None)
 
     def _transmit_packed(self, server: int, push: m.Push, name: str, lo: int, hi: int) -> None:
         """Send frames packed. What is packed is added to by what was lost before, on this connection's own account."""

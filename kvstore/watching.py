@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -28,6 +29,7 @@ from .stats import Stats
 from .ticket import Ticket
 
 STEP = math.log(1.02)  # between buckets
+ROUNDED = 2e-7  # seconds that the numbers of a trace may be off
 MOST_EVENTS = 1 << 20  # of a trace: later ones are counted, and not kept
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -100,7 +102,10 @@ class Watch:
         said = {"time": round(time.time(), 6), "rank": self.rank, "event": event, **more}
         if error is not None:
             said["error"] = f"{type(error).__name__}: {error}"
-        print(json.dumps(said), file=self._events, flush=True)
+        line = json.dumps(said) + "\n"
+        with self._lock, suppress(OSError, ValueError):  # whoever read it may be gone, which ends no training
+            self._events.write(line)  # as a whole, since operations end in several threads
+            self._events.flush()
 
     def prometheus(self) -> str:
         """The counters as text in the format of Prometheus
@@ -141,8 +146,15 @@ class Watch:
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": self.rank, "args": {"name": f"worker {self.rank}"}}
         ]
-        for verb, key, began, took in spans:
-            at = {"pid": self.rank, "tid": key, "ts": round(1e6 * began, 1), "dur": round(1e6 * took, 1)}
+        rows: list[tuple[str, float]] = []  # of the picture: its key, and until when something happens there
+        for verb, key, began, took in sorted(spans, key=lambda span: span[2]):
+            row = next((i for i, (name, end) in enumerate(rows) if name == key and end + ROUNDED <= began), len(rows))
+            if row == len(rows):  # operations on a key may overlap, and those of one row must not
+                rows.append((key, 0.0))
+                named = {"ph": "M", "name": "thread_name", "pid": self.rank, "tid": row, "args": {"name": key}}
+                events.append(named)
+            rows[row] = key, began + took
+            at = {"pid": self.rank, "tid": row, "ts": round(1e6 * began, 1), "dur": round(1e6 * took, 1)}
             events.append({"ph": "X", "name": f"{verb} {key}", "cat": "kv", **at})
         replace_file(path, [json.dumps({"traceEvents": events}).encode()])
 

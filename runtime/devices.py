@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from ..ops.errors import InputError, MissingPackage
@@ -9,20 +10,47 @@ from .backends.processor import EXECUTOR
 from .caches import caches
 from .compile.kernel import Kernel
 from .compile.lower import Options
+from .environment import switch
 from .execution.executor import Executor
 
 DEVICES: Final[dict[str, Executor]] = {"cpu": EXECUTOR}
 GPU: Final = "gpu:"
+MINE = "MEZZO_GPU"  # variable of our launcher: the number of this process's GPU
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")  # of torchrun, Open MPI and Slurm
+
+
+def full_name(device: str) -> str:
+    """The name of a device with its number: for `gpu` that of this process's own, which its launcher gave it, else that
+    of its rank on its host, counted through the GPUs that it sees, else the first.
+
+    Raises InputError for a number that is none, MissingPackage without CuPy.
+
+    >>> full_name("gpu:1"), full_name("cpu")
+    ('gpu:1', 'cpu')
+    """
+    if device != "gpu":
+        return device
+    name = next((n for n in (MINE, *LOCAL_RANKS) if os.environ.get(n)), MINE)
+    number = switch(MINE) or os.environ.get(name, "0")
+    if not number.isdecimal():
+        raise InputError(f"{name}={number!r} is no number of a GPU", hint="the launcher of the job sets it")
+    if name == MINE:
+        return f"{GPU}{int(number)}"
+    from .backends.cuda.driver import count  # with the first GPU that is asked for
+
+    return f"{GPU}{int(number) % max(count(), 1)}"
 
 
 def device_named(name: str) -> Executor:
-    """The device of this name: `cpu`, `gpu:0`, or `gpu:0@sm_90` to plan for a GPU that is not here.
+    """The device of this name: `cpu`, `gpu:0`, `gpu` for this process's own, or `gpu:0@sm_90` to plan for a GPU that is
+    not here.
 
-    Raises MissingPackage for one that is missing, and says what of it is; InputError for a GPU without a number.
+    Raises MissingPackage for one that is missing, and says what of it is; InputError for a number that is none.
 
     >>> device_named("cpu").name, device_named("gpu:0@sm_80").sm
     ('cpu', 80)
     """
+    name = full_name(name)
     device = DEVICES.get(name)
     if device is None and name.startswith(GPU):
         from .backends.cuda.executor import gpu  # with the first GPU that is asked for

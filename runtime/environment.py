@@ -28,6 +28,7 @@ SWITCHES = {
     "MEZZO_KV_GRACE": "seconds for which a server that is started again may be away",
     "MEZZO_KV_KEPT": "descriptor of what outlives a server",
     "MEZZO_KV_VERBOSE": "1 to write a line of JSON for each event of a store to standard error",
+    "MEZZO_GPU": "the number of the GPU of this process, which device='gpu' means; 0 if not given",
     "MEZZO_INCARNATION": "how often this process was started again in its place",
     "MEZZO_ATTEMPT": "how many times the launcher has begun this job before",
     "MEZZO_RANK": "the rank that a worker or server asks for",

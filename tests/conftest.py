@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pkgutil
 import shutil
@@ -57,6 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    # 60,000 tests are over a million objects, through which each full collection would go, for a second
+    gc.collect()
+    gc.freeze()
     for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
         drawn = [value for value in vars(module).values() if isinstance(value, np.random.Generator)]
         GENERATORS[module] = {generator: generator.bit_generator.state for generator in drawn}

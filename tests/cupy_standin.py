@@ -296,6 +296,7 @@ class Standin:
             runtime, **MODES, **KINDS, CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: self.devices, getDeviceProperties=lambda index: properties,
             memGetInfo=lambda: (self.memory - self.used, self.memory), memcpyAsync=self._memcpy,
+            memcpyPeerAsync=lambda to, _, source, __, nbytes, stream: self._memcpy(to, source, nbytes, 3, stream),
             driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
             deviceGetPCIBusId=lambda index: "0000:00:00.0", deviceSynchronize=lambda: self.host_waits(),
         )  # fmt: skip

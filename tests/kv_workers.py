@@ -303,7 +303,8 @@ def ordinary(me: int, count: int) -> Any:
 
 @scenario
 def vanishing(me: int, count: int) -> Any:
-    """One worker is killed when it has begun a round, before the others do: its array cannot be read any more."""
+    """One worker is killed when it has begun a round, before the others do: its array cannot be read any more. With
+    LATE another comes when the first has left because of it."""
     kv = store(me, count)
     kv.init("v", np.zeros(50_000))
     kv.barrier()
@@ -315,12 +316,23 @@ def vanishing(me: int, count: int) -> Any:
         here.with_suffix(".part").write_text(str(os.getpid()))
         here.with_suffix(".part").rename(here)
         os.kill(os.getpid(), signal.SIGKILL)
-    while not here.exists():
+    ended(here)
+    if me == 0:
+        left = here.with_name("left")
+        left.with_suffix(".part").write_text(str(os.getpid()))
+        left.with_suffix(".part").rename(left)
+    elif "LATE" in os.environ:
+        ended(here.with_name("left"))
+    return refusal(lambda: kv.pushpull("v", np.ones(50_000)))
+
+
+def ended(file: Path) -> None:
+    """Wait until the process whose number comes to lie in a file has ended."""
+    while not file.exists():
         time.sleep(0.01)
-    stat = Path(f"/proc/{here.read_text()}/stat")
+    stat = Path(f"/proc/{file.read_text()}/stat")
     while stat.exists() and ") Z" not in stat.read_text():
         time.sleep(0.01)
-    return refusal(lambda: kv.pushpull("v", np.ones(50_000)))
 
 
 @scenario

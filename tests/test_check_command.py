@@ -377,6 +377,24 @@ def test_json_on_standard_output_is_json_alone(files: tuple[Path, Path], monkeyp
     assert done.returncode == BAD_FILE
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("--no-such-option",),
+        ("--opset", "x"),
+        ("--tolerance", "nan", "--against", "steps"),
+        ("--tolerance", "-1", "--against", "steps"),
+        ("--sarif", "nowhere/x.sarif"),
+        ("--json", "."),
+        ("--dim", "q=3"),
+        ("--input", "image=nothing.npy"),
+    ],
+)
+def test_calls_that_make_no_sense(said: tuple[str, ...]) -> None:
+    """Not the code of numbers that differ, no traceback, and nothing that is said is passed over."""
+    assert said[0] in (out := mezzo("check", str(DIGITS), *said, code=BAD_CALL)) or said[1] in out
+
+
 def test_a_process_that_dies_is_a_problem_of_its_file(files: tuple[Path, Path]) -> None:
     verdicts = check_files(files, Deadly(), jobs=2)
     assert [v.code for v in verdicts] == [BAD_FILE, BAD_FILE]

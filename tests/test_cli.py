@@ -181,6 +181,14 @@ def test_demo_reads_digits_and_draws_them(tmp_path: Path) -> None:
         assert len(np.unique(np.asarray(picture.convert("RGB")))) > 10
 
 
+@pytest.mark.parametrize(
+    "said", [("run", "--output", "nowhere/o.npz"), ("explain", "--html", "nowhere/x.html"), ("explain", "--html", ".")]
+)
+def test_files_that_cannot_be_written(said: tuple[str, ...]) -> None:
+    told = mezzo(said[0], DIGITS, *said[1:], code=2)  # and no traceback
+    assert f"mezzo: {said[2]}" in told
+
+
 def test_version_and_help() -> None:
     assert "0.1.0" in mezzo("--version")
     for command in ("run", "explain", "check", "doctor", "demo", "train"):

@@ -86,6 +86,66 @@ def test_ranks_learn_what_the_whole_batch_teaches(zero: int, clip_norm: float | 
         assert gap <= 1e-6 * np.abs(expected[name] - alone.source.initializers[name]).max(), "of what was learned"
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_the_norm_is_that_of_clipped_values(zero: int) -> None:
+    """With both bounds values are clipped first, as one process does; zero=2 took the norm of what was not clipped."""
+    course, bounds = Course("sgd", 2, zero, clip_norm=0.02), {"clip_value": 0.01}
+    shares = course.batches()[:1]
+    found = together(team(2, 60), lambda c: learned(course.trainer(c, **bounds), [b[c.rank] for b in shares]))[0]
+    alone = course.trainer(**bounds)
+    expected = learned(alone, [{n: np.concatenate([s[n] for s in b]) for n in b[0]} for b in shares])
+    for name in alone.trained:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+def test_a_snapshot_does_not_bring_the_share_of_its_batch_back() -> None:
+    """Taken behind an uneven batch, and gone back to behind even ones: the next even batch counts as it should."""
+    course = Course("sgd", 2, 0)
+    even, _, uneven = course.batches()[:3]
+    assert len(uneven[0]["x"]) != len(uneven[1]["x"])
+
+    def go(communicator: Communicator) -> tuple[dict[str, Array], dict[str, Array]]:
+        trainer, rank = course.trainer(communicator), communicator.rank
+        trainer.step(uneven[rank])
+        kept = trainer.snapshot()
+        first = learned(trainer, [even[rank]])
+        trainer.restore(kept)
+        return first, learned(trainer, [even[rank]])
+
+    for first, second in together(team(2, 60), go):
+        for name, array in first.items():
+            np.testing.assert_array_equal(second[name], array, name)
+
+
+@pytest.mark.parametrize("ranks", [3, 2, 0])
+def test_snapshots_of_callbacks_are_those_of_each_rank(ranks: int, tmp_path: Path) -> None:
+    """Checkpoints have what EarlyStopping keeps by the names of one rank: each got rank 0's part of the optimizer's
+    states, and another number of ranks could not take them."""
+    course = Course("adam", 3, 2)
+    even = course.batches()[0]
+
+    def save(communicator: Communicator) -> None:
+        trainer = course.trainer(communicator)
+        trainer.fit([even[communicator.rank]], callbacks=[stop := mz.callbacks.EarlyStopping("loss")])
+        stop._kept = trainer.snapshot()  # as it would be amid a fit
+        trainer.save(tmp_path)
+
+    def after(communicator: Communicator | None) -> dict[str, Array]:
+        trainer = course.trainer(communicator)
+        trainer.resume(tmp_path)
+        kept = trainer._resumed["EarlyStopping of loss"]["kept"]
+        names = [n for n in trainer.states if n.startswith("optimizer/") or n in trainer.trained]
+        assert {*names} <= {*kept}
+        for name in names:
+            np.testing.assert_array_equal(kept[name], trainer.states[name], name)
+        trainer.restore(kept)
+        return {n: np.array(trainer.states[n]) for n in trainer.trained}
+
+    together(team(3, 60), save)
+    for found in together(team(ranks, 60), after) if ranks else [after(None)]:
+        assert found.keys() == {*course.trainer().trained}
+
+
 def test_a_job_of_four_processes_has_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     courses = ("adamw/0/1/200", "adam/1/2/0", "adamw/2/1/300")
     monkeypatch.chdir(ROOT)

@@ -332,7 +332,7 @@ class Lifting:
 
     def forget(self, member: int, number: int) -> None: ...
 
-    def drop_losses(self) -> None: ...
+    def drop_losses(self, collect: bool = False) -> None: ...
 
     def counts(self) -> tuple[int, int]:
         return 0, 0
@@ -472,8 +472,9 @@ def test_a_worker_killed_while_it_pushes_is_named(tmp_path: Path) -> None:
         assert (kind, "rank 1 has died" in said) == ("PeerError", True)
 
 
-def test_a_worker_whose_array_cannot_be_read_any_more_is_named(tmp_path: Path) -> None:
-    one, dead, other = workers("vanishing", 3, tmp_path)
+@pytest.mark.parametrize("late", [{}, {"LATE": "1"}], ids=["", "to-who-comes-late-too"])
+def test_a_worker_whose_array_cannot_be_read_any_more_is_named(late: dict[str, str], tmp_path: Path) -> None:
+    one, dead, other = workers("vanishing", 3, tmp_path, **late)
     assert dead is None
     for kind, said, _ in (one, other):
         assert (kind, "rank 1 has died" in said) == ("PeerError", True), said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from mezzo.models.digits import held_out
 from mezzo.ops.errors import BudgetError, InputError, PeerError, WireError
 from mezzo.ops.types import Array
 from mezzo.tools.launch import launch, members
+from mezzo.train import checkpoint
 
 from .kv_packing import ROUNDS, SIZE
 from .kv_packing import SCHEMES as OF_JOB
@@ -96,6 +98,8 @@ def test_numbers_that_are_not_finite_arrive_and_are_not_kept(text: str) -> None:
         found = np.frombuffer(unpacked(text, packet, given.nbytes), np.float32)
         assert not np.isfinite(found).all()
         assert np.isfinite(packer.kept).all()
+    most = np.full(3, np.finfo(np.float32).max)
+    assert np.isfinite(np.frombuffer(unpacked("bf16", parse("bf16").pack(most), most.nbytes), np.float32)).all()
     huge = np.full(2 * RUN, 1e6, np.float32)
     found = np.frombuffer(unpacked("fp16", parse("fp16").pack(huge), huge.nbytes), np.float32)
     assert (found == 65504).all()
@@ -187,12 +191,20 @@ def through(packer: Packer | None, step: int, given: Array) -> Array:
 
 
 def test_a_job_whose_values_travel_packed(tmp_path: Path) -> None:
-    """Two hosts, two servers: all ranks have the same bits, and the wire carries what the schemes say."""
+    """Two hosts, two servers, one of them beside a host: all ranks have the same bits (the host beside the server had
+    exact sums), and the wire carries what the schemes say."""
     command = (sys.executable, "-m", "tests.kv_packing", str(tmp_path))
-    assert launch(members(command, 2, 2, 2)) == 0
+    job = members(command, 2, 2, 2)
+    host = {"MEZZO_HOST": next(one.environment["MEZZO_HOST"] for one in job if one.role == "worker")}
+    beside = [one.role == "server" and not one.rank for one in job]
+    job = tuple(
+        replace(one, environment={**one.environment, **host}) if at else one
+        for one, at in zip(job, beside, strict=True)
+    )
+    assert launch(job) == 0
     one, other = (json.loads((tmp_path / f"rank {rank}").read_text()) for rank in range(2))
     assert [one[key][0] for key in one] == [other[key][0] for key in one]
-    plain, two, one_bit, low = (one[str(scheme)] for scheme in OF_JOB)
+    plain, two, one_bit, low = (other[str(scheme)] for scheme in OF_JOB)  # nothing of whose values lies beside it
     assert plain[2] < 1e-4
     assert plain[1] > 8 * SIZE * ROUNDS
     exact = 8 * SIZE * ROUNDS  # without initial values and the pull
@@ -200,3 +212,20 @@ def test_a_job_whose_values_travel_packed(tmp_path: Path) -> None:
     assert 1 / 40 < (one_bit[1] - 4 * SIZE) / exact < 1 / 20
     assert (low[1] - 4 * SIZE) / exact < 1 / 30
     assert max(two[2], one_bit[2]) < 60
+
+
+def test_a_training_that_resumes_goes_on_with_what_compression_had_lost(tmp_path: Path) -> None:
+    """To the bits of the one that went on; a checkpoint has the sum of what all had lost, so any number of ranks and
+    servers takes it. Until then it was dropped."""
+    for name, workers, servers in (("went on", 2, 1), ("again", 2, 2), ("by three", 3, 1)):
+        command = (sys.executable, "-m", "tests.kv_packing", str(tmp_path), name)
+        assert launch(members(command, workers, servers, workers)) == 0
+    lost = {n: a for n, a in checkpoint.load(tmp_path / "kept").arrays.items() if n.startswith("lost/")}
+    assert lost
+    assert all(np.abs(a).max() > 0 for a in lost.values())
+    one = dict(np.load(tmp_path / "went on 0.npz"))
+    for rank in range(2):
+        again = np.load(tmp_path / f"again {rank}.npz")
+        assert all(again[name].tobytes() == array.tobytes() for name, array in one.items())
+    three = [dict(np.load(tmp_path / f"by three {rank}.npz")) for rank in range(3)]
+    assert all(three[0][name].tobytes() == three[2][name].tobytes() != one[name].tobytes() for name in one)

@@ -205,7 +205,67 @@ def test_a_decoder_of_the_genai_builder_learns() -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
 
 
+def tuned(graph: Graph, image: Array) -> Graph:
+    """The graph, whose adapters have learned a little, and whose merged form says the same."""
+    trainer = mz.Trainer(graph, loss="mse", optimizer=mz.optimizer.Adam(rate=0.05))
+    want = mz.Session(graph)(image)
+    for _ in range(3):
+        trainer.step({"x": image, "target": np.ones(want.shape, np.float32)})
+    found: Graph = trainer.graph()
+    ours, theirs = (mz.Session(g)(image) for g in (mz.merge_lora(found), found))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+    return found
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (5, 3)])
+@pytest.mark.parametrize("how", ["transB", "Transpose", "alpha"])
+def test_a_matrix_read_both_ways_is_merged_as_it_is_read(how: str, shape: tuple[int, int]) -> None:
+    """Tied weights have an adapter for each way; the square ones had one, merged as the first product reads it."""
+    g = GraphBuilder()
+    w, x = "layer[0].weight", g.input("x", Tensor(DType.FLOAT, ("n", 5)))
+    g._constants[w] = (RNG.standard_normal(shape) * 0.4).astype(np.float32)
+    y = g.Tanh(g.MatMul(x, w))
+    if how == "alpha":
+        y = g.Gemm(g.Gemm(y, w, transB=1), w, alpha=-3.0)
+    else:
+        y = g.Gemm(y, w, transB=1) if how == "transB" else g.MatMul(y, g.Transpose(w))
+    graph = g.graph([y])
+    assert mz.Trainer(graph, loss="mse", train=[w]).trained == [w]
+    found = tuned(mz.lora(graph, rank=2, targets=[w]), RNG.standard_normal((6, 5)).astype(np.float32))
+    assert not any("lora_" in name for name in mz.merge_lora(found).initializers)
+    assert sum("lora_" in name for name in found.initializers) == 4
+
+
+def test_one_matrix_has_adapters_of_two_calls() -> None:
+    g = GraphBuilder()
+    x = g.input("x", Tensor(DType.FLOAT, ("n", 5)))
+    w = g.const((RNG.standard_normal((5, 5)) * 0.4).astype(np.float32))
+    graph, image = g.graph([g.MatMul(g.Tanh(g.MatMul(x, w)), w)]), RNG.standard_normal((6, 5)).astype(np.float32)
+    first, _, second = (n.name for n in graph.nodes)
+    once = mz.lora(graph, rank=1, targets=first)
+    tuned(mz.lora(tuned(once, image), rank=2, targets=second), image)
+    with pytest.raises(mz.InputError, match="has an adapter"):  # it was given one that no merge knew
+        mz.lora(once, rank=1)
+
+
+def test_a_matrix_in_narrow_floats_is_merged_and_a_product_times_zero_is_not() -> None:
+    for alpha, ops in ((2.0, ["Gemm"]), (0.0, ["Gemm", "MatMul", "MatMul", "Mul", "Add"])):
+        g = GraphBuilder()
+        x = g.input("x", Tensor(DType.FLOAT, ("n", 5)))
+        w = g.Cast(g.const(RNG.standard_normal((5, 3)).astype(np.float16)), to=DType.FLOAT.onnx)
+        graph = mz.lora(g.graph([g.Gemm(x, w, alpha=alpha)]), rank=2)
+        merged = mz.merge_lora(tuned(graph, RNG.standard_normal((6, 5)).astype(np.float32)))
+        assert [n.op for n in merged.nodes if n.op != "Cast"] == ops
+
+
 def test_what_does_not_fit() -> None:
+    for targets in ([], ["[0]"]):
+        with pytest.raises(mz.InputError, match="no product fits"):
+            mz.lora(network(), targets=targets)
+    wrong: Any = ((1.5, None), (True, None), (2, float("nan")))
+    for rank, alpha in wrong:
+        with pytest.raises(mz.InputError, match="adapters"):
+            mz.lora(network(), rank, alpha=alpha)
     with pytest.raises(mz.InputError, match="no product fits 'nothing'"):
         mz.lora(network(), targets=["nothing"])
     with pytest.raises(mz.InputError, match="rank 0"):

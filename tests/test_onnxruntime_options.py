@@ -88,6 +88,7 @@ def test_errors_have_both_names() -> None:
     with pytest.raises(ours.RuntimeException) as outside:
         ours.InferenceSession(gather).run(None, {"x": np.zeros(3, np.float32), "i": np.array([7])})
     assert isinstance(outside.value, mz.OutOfRange)
+    assert isinstance(outside.value, ours.InvalidArgument), "as ONNX Runtime calls it"
 
 
 def bound_run(session: Any, given: Any) -> None:
@@ -366,3 +367,19 @@ def test_operators_written_in_python() -> None:
     content = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     (y,) = ours.InferenceSession(content).run(None, {"x": np.array([1, 2], np.float32)})
     assert y.tolist() == [7, 14]
+
+
+def test_texts_are_texts() -> None:
+    """An array of objects: what is no text was handed on as it was, and equal to no text of the model."""
+    strings = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", 8, ["n"])],
+        [helper.make_tensor_value_info("y", 8, ["n"])],
+    )
+    model = helper.make_model(strings, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    fed = {"x": np.array(["a", 1, None, "é".encode()], object)}
+    assert ours.InferenceSession(model).run(None, fed)[0].tolist() == ["a", "1", "None", "é"], "as ONNX Runtime does"
+    assert mz.load(model).run({"x": fed["x"][[0, 3]]})["y"].tolist() == ["a", "é"]
+    with pytest.raises(mz.InputError, match="element 1 is 1, a int and no text"):
+        mz.load(model).run(fed)

@@ -54,6 +54,7 @@ options = SessionOptions()
 options.inter_op_num_threads, options.enable_mem_pattern = 4, False
 options.inter_op_num_threads = 4
 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 InferenceSession(sys.argv[1], options, providers=[("CPUExecutionProvider", {"use_arena": "0"})])
 try:
     options.add_session_config_entry("session.qdqisint8allowed", "1")
@@ -113,7 +114,8 @@ print(onnxruntime.get_build_info())
 @pytest.mark.parametrize("kind", ["file", "folder", "module", "command"])
 def test_programs(kind: str, tmp_path: Path) -> None:
     """Each begins as it does without us: with its arguments, its folder, its name and its exit code."""
-    text = "import sys, onnxruntime, beside\nprint(__name__, sys.argv[1:], onnxruntime.__name__)\nsys.exit(7)"
+    text = "import sys, onnxruntime, beside\nprint = __builtins__.print\n"
+    text += "print(__name__, sys.argv[1:], onnxruntime.__name__)\nsys.exit(7)"
     name = {"folder": "__main__.py"}.get(kind, "program.py")
     (tmp_path / name).write_text(text)
     (tmp_path / "beside.py").write_text("")

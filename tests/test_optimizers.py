@@ -43,7 +43,7 @@ from mezzo.runtime.optimizer import (
 from mezzo.runtime.optimizer.schedule import Constant, Cosine, Exponential, MultiStep, OneCycle, Polynomial, WarmUp, at
 from mezzo.runtime.optimizer.schedule import Step as Falling
 from mezzo.train.building import COUNT, Scaling, Step
-from mezzo.train.step import training_step
+from mezzo.train.step import training_step, update_graph
 
 from .peers import peer
 
@@ -549,6 +549,18 @@ def test_a_schedule_of_ones_own() -> None:
 
 
 # What a training step refuses
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_rate_of_0_moves_nothing(kind: str) -> None:
+    """As a warm-up begins, and some schedules end: Ftrl divides by the rate, and made every weight NaN."""
+    first = {"w": np.array([0.5, -2.0, 0.0, 3.0])}
+    session = Session(update_graph(first, Step(KINDS[kind](rate=WarmUp(0.01, updates=2))), "gradient of {}".format))
+    for moves in (False, True):
+        session.states["gradient of w"][...] = [1.0, 0.0, 2.0, -1.0]
+        session.run({"scale": np.array(1.0)})
+        assert np.isfinite(session.states["w"]).all()
+        assert moves or (session.states["w"] == first["w"]).all()
 
 
 def test_what_cannot_be_trained_is_told() -> None:

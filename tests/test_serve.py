@@ -29,6 +29,7 @@ from mezzo.runtime.compile.program import Port
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.serve.app import App, Limits
 from mezzo.tools.serve.line import Job, Line
+from mezzo.tools.serve.metrics import Metrics
 from mezzo.tools.serve.protocol import NAMES, read, written
 from mezzo.tools.serve.repository import sources
 from mezzo.tools.serve.served import Served, Serving, sizes
@@ -101,6 +102,11 @@ WRONG = {
     "output": b'{"inputs": [], "outputs": [{"name": "z"}]}',
     "ignored": b'{"inputs": [], "parameters": {"sequence_id": 3}}',
     "timeout": b'{"inputs": [], "parameters": {"timeout": -1}}',
+    "timeout of ages": b'{"inputs": [], "parameters": {"timeout": 1%s}}' % (b"0" * 400),
+    "name": b'{"inputs": [{"name": ["x"], "shape": [1, 3], "datatype": "INT8", "data": [1, 2, 3]}]}',
+    "name of an output": b'{"inputs": [], "outputs": [{"name": {"x": 1}}]}',
+    "empty and huge": b'{"inputs": [{"name": "x", "shape": [1%s, 0], "datatype": "INT8", "data": []}]}' % (b"0" * 30),
+    "nested otherwise": b'{"inputs": [{"name": "x", "shape": [1, 3], "datatype": "INT8", "data": [[1], [2], [3]]}]}',
 }
 
 
@@ -108,6 +114,12 @@ WRONG = {
 def test_what_is_malformed_is_an_input_error(text: bytes) -> None:
     with pytest.raises(InputError):
         read(text, None, X, X)
+
+
+def test_half_a_pair_of_surrogates_is_no_text() -> None:
+    text = b'{"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["\\ud800"]}]}'
+    with pytest.raises(InputError, match="surrogates"):
+        read(text, None, [Port("x", Tensor(DType.STRING, ("n",)))], X)
 
 
 @settings(max_examples=150, deadline=None)
@@ -385,6 +397,19 @@ def test_slow_and_late_requests() -> None:
     within(scenario, limits=Limits(arrive=0.5))
 
 
+def test_a_request_keeps_its_deadline_in_a_batch() -> None:
+    async def scenario(client: Client) -> None:
+        held = Held(client.app.models.find("digits"))
+        short = asyncio.create_task(client.infer({"image": IMAGES[:1]}, parameters={"timeout": 200_000}))
+        long = asyncio.create_task(client.infer({"image": IMAGES[1:2]}))
+        await held.wait()
+        assert await asyncio.wait_for(short, 10) == 504
+        held.go.set()
+        assert near(await long, ANSWERS[1:2])
+
+    within(scenario, rows=2, wait=5.0)
+
+
 def test_whoever_goes_is_not_answered_and_frees_the_line() -> None:
     async def scenario(client: Client) -> None:
         served = client.app.models.find("digits")
@@ -473,12 +498,65 @@ def test_rows_that_depend_on_each_other_do_not_run_together(tmp_path: Path) -> N
     within(scenario, str(tmp_path), rows=4)
 
 
+def column(op: Callable[[GraphBuilder, Any], Any], *shape: Any, dtype: DType = DType.FLOAT) -> Any:
+    g = GraphBuilder()
+    return g.graph([op(g, g.input("x", Tensor(dtype, ("n", *shape))))])
+
+
+MIXING = {
+    "numbers less their mean": column(lambda g, x: g.Sub(x, g.ReduceMean(x, g.const([0], DType.INT64))), 1),
+    "numbers in reverse": column(
+        lambda g, x: g.Slice(x, *(g.const([i], DType.INT64) for i in (-1, -99, 0, -1))), 1
+    ),
+    "attention whose trial looks at itself": column(
+        lambda g, x: g.MatMul(g.Softmax(g.MatMul(x, g.Transpose(x))), x), 768
+    ),
+    "a bound that no trial passes": column(
+        lambda g, x: g.Where(g.Greater(g.ReduceMax(x), g.const(20.0, DType.FLOAT)), x, g.Neg(x)), 3
+    ),
+    "whole numbers": column(lambda g, x: g.Sub(x, g.ReduceMax(x)), 3, dtype=DType.INT64),
+    "truth": column(
+        lambda g, x: g.Or(x, g.Cast(g.ReduceMax(g.Cast(x, to=6)), to=9)), 3, dtype=DType.BOOL
+    ),
+    "four rows for one": column(lambda g, x: g.Reshape(x, g.const([-1, 3], DType.INT64)), 12),
+    "as many as are positive": column(
+        lambda g, x: g.Compress(x, g.Greater(x, g.const(-1.0, DType.FLOAT)), axis=0)
+    ),
+}  # fmt: skip
+APART = {
+    "a convolution of pictures": column(
+        lambda g, x: g.Flatten(g.MaxPool(g.Conv(x, g.const(np.ones((2, 1, 3, 3)), DType.FLOAT)), kernel_shape=[2, 2])),
+        1, 8, 8,
+    ),
+    "attention within": column(
+        lambda g, x: g.MatMul(g.Softmax(g.MatMul(x, g.Transpose(x, perm=[0, 2, 1]))), x), 4, 5
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [*MIXING, *APART])
+def test_what_mixes_rows_is_found(what: str, tmp_path: Path) -> None:
+    mz.onnx.save((MIXING | APART)[what], tmp_path / "m.onnx")
+    with contextlib.nullcontext() if what in APART else pytest.raises(InputError, match=r"rows? .* row"):
+        Served("m", "1", tmp_path / "m.onnx", Serving(rows=2), Metrics())
+
+
 def test_models_that_are_not_there(tmp_path: Path) -> None:
     for text in ("nothing.onnx", str(tmp_path)):
         with pytest.raises(InputError):
             sources([text])
     with pytest.raises(InputError, match="two models"):
         sources([f"a={digits_model()}", f"a={digits_model()}"])
+
+
+@pytest.mark.parametrize("option", [("--wait", "-1"), ("--deadline", "0"), ("--deadline", "nan"), ("--arrive", "inf")])
+def test_times_that_are_none(option: tuple[str, str]) -> None:
+    from click.testing import CliRunner
+
+    from mezzo.tools.cli_serve import serve
+
+    result = CliRunner().invoke(serve, [*option, "nothing.onnx"])
+    assert (result.exit_code, option[0] in result.output) == (2, True)
 
 
 def test_without_uvicorn(monkeypatch: pytest.MonkeyPatch) -> None:

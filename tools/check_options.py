@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ops.dataclasses import dataclass
+from ..ops.errors import InputError
 from .feeds import parse_sizes
 from .gaps import Tolerance
 
@@ -30,6 +31,11 @@ class Options:
         """Raise InputError for what cannot be meant, before any file is opened."""
         Tolerance.parse(self.tolerance)
         parse_sizes((*self.sizes, *self.inputs))
+        runs = self.against or self.record or self.round_trip
+        said = "--tolerance" if self.tolerance else "--input" if self.inputs else "--dim" if self.sizes else ""
+        if said and not runs and (said != "--dim" or self.device == "cpu"):
+            hint = "add --against, --record or --round-trip, or leave it out"
+            raise InputError("it says something of a run, and nothing is run", where=said, hint=hint)
 
 
 AS_IT_IS = Options()

@@ -161,10 +161,13 @@ def explain(
         facts |= {"only_planned": missing} if missing else {}
     if workers is not None:
         from ..importers import load_graph
-        from .explain_training import training_table
+        from .explain_training import scaling_of, training_table
 
-        table = training_table(load_graph(model), workers, optimizer, inputs.parse_sizes(shapes), seed, device)
-        show(Report(str(model), facts, (table,)), as_json=as_json)
+        graph, asked = load_graph(model), inputs.parse_sizes(shapes)
+        planned = [training_table(graph, workers, optimizer, asked, seed, device)]
+        if flags.get("time"):
+            planned.append(scaling_of(graph, workers, optimizer, asked, seed, device, card))
+        show(Report(str(model), facts, planned), as_json=as_json)
         return
     session = load(model, device=device, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
@@ -312,7 +315,8 @@ def bench(
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--workers", required=True, type=click.IntRange(1), help="Processes that run the script.")
+@click.option("-n", "--workers", type=click.IntRange(1), help="Processes that run the script.")
+@click.option("--gpus", type=click.IntRange(1), help="So many workers, each with a GPU of its own: device='gpu'.")
 @click.option(
     "-s", "--servers", default=1, show_default=True, type=click.IntRange(0), help="0: the workers serve each other."
 )
@@ -322,7 +326,14 @@ def bench(
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(
-    workers: int, servers: int, hosts: int, grace: float, restarts: int, script: str, args: tuple[str, ...]
+    workers: int | None,
+    gpus: int | None,
+    servers: int,
+    hosts: int,
+    grace: float,
+    restarts: int,
+    script: str,
+    args: tuple[str, ...],
 ) -> None:
     """Run SCRIPT (a .py file or a program) with ARGS as the workers of a job on this machine.
 
@@ -331,16 +342,19 @@ def launch(
     or more.
     """
     from .crew import Member
-    from .launch import Scale, command_of, members
+    from .launch import Scale, command_of, gpus_for, members
     from .launch import launch as run
 
-    command = command_of(script, args)
-    members(command, workers, servers, hosts)  # numbers that make no job are told before anything starts
+    if len({workers, gpus} - {None}) != 1:
+        raise click.UsageError("give the number of workers: -n, or --gpus where each has one")
+    command, count = command_of(script, args), gpus or workers or 1
 
     def job(scale: Scale) -> tuple[Member, ...]:
-        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt, restarts > 0)
+        own = gpus_for(scale.workers) if gpus else ()
+        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt, restarts > 0, own)
 
-    sys.exit(run(job, grace=grace, restarts=restarts, workers=workers))
+    job(Scale(0, count))  # numbers that make no job are told before anything starts
+    sys.exit(run(job, grace=grace, restarts=restarts, workers=count))
 
 
 class _Again(click.Command):
@@ -410,6 +424,7 @@ class _Again(click.Command):
 @click.option("--clip-value", type=float, help="The largest element of a gradient.")
 @click.option("--amp", type=click.Choice(["bf16", "fp16"]), help="Mixed precision.")
 @click.option("--seed", default=0, show_default=True, help="Of shuffling, setting aside, dropout and a new head.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, gpu:0; with -n gpu: one for each process.")
 @click.option("--threads", type=click.IntRange(1), help="Of each step; all processors if not given.")
 @click.option("--zero", default="0", show_default=True, type=click.Choice(["0", "1", "2"]),
               callback=lambda _context, _option, level: int(level),
@@ -466,22 +481,22 @@ def train(
     if workers is not None:
         if not present():  # before this process has run anything: the workers do the same again, as a job
             from .crew import Member
-            from .launch import Scale, launch, members
+            from .launch import Scale, gpus_for, launch, members
             from .settings import check_places
 
             check_places(how)  # a later attempt goes on from the folder's checkpoint
             again = (sys.executable, "-m", "mezzo", "train", *context.meta["given"])
-            count = workers
+            count, own = workers, gpus_for(workers) if how.device == "gpu" else ()
 
             def job(scale: Scale) -> tuple[Member, ...]:
-                return members(again, count, 0, attempt=scale.attempt)
+                return members(again, count, 0, attempt=scale.attempt, gpus=own)
 
             if code := launch(job, bare={"worker 0"}, restarts=restarts, workers=workers):
                 sys.exit(code)
             return
         from ..kvstore.create import create
 
-        kvstore = create("dist_sync")
+        kvstore = create("dist_sync" if how.device == "cpu" else "nccl")
     with kvstore or nullcontext(), interruptible() as asked, Watch(quiet=quiet or into == "-") as watch:
         made = report(model, data, how, watch, asked.is_set, kvstore)
     if made is None:
@@ -510,7 +525,8 @@ def _summary(array: Any) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Entry point: errors of ours become one message and exit code 2, a training that was stopped 130."""
+    """Entry point: errors of ours, and files that cannot be read or written, become one message and exit code 2, a
+    training that was stopped 130."""
     try:
         cli()
     except Cancelled as error:
@@ -518,6 +534,11 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except MezzoError as error:
         click.echo(f"mezzo: {type(error).__name__}: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:  # no file that somebody gave
+            raise
+        click.echo(f"mezzo: {error.filename}: {error.strerror}", err=True)
         sys.exit(2)
 
 

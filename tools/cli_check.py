@@ -17,7 +17,28 @@ BAD_CALL = 4  # 2, the usual, means here that numbers differ
 WIDE = 160  # where nobody looks at a terminal: logs of CI
 
 
-@click.command()
+class Check(click.Command):
+    """The command, whose exit code is BAD_CALL where it cannot be read."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            vars(error)["exit_code"] = BAD_CALL
+            raise
+
+
+def _places(*files: Path | None) -> None:
+    """Raise InputError for a file that cannot be written, before anything is checked."""
+    for path in filter(None, files):
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            why = "this is a folder" if path.is_dir() else "there is no such folder"
+            raise InputError(
+                f"it cannot be written: {why}", where=str(path), hint="give a file in a folder that is there"
+            )
+
+
+@click.command(cls=Check)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--train", is_flag=True, help="Can it be trained too?")
 @click.option("--opset", type=click.IntRange(1), help="Can it be exported at this opset too?")
@@ -96,7 +117,9 @@ def check(
     from .check_options import Options
 
     errors = Console(stderr=True)
+    printed = into == "-"
     try:
+        _places(junit, markdown, sarif, None if not into or printed else Path(into))
         known = Baseline.read(baseline) if baseline else Baseline()
         files, options = paths(models), Options(**asked, record_limit=parse_size(record_limit))
         with Progress(console=errors, transient=True, disable=len(files) < 2 or not errors.is_terminal) as progress:
@@ -109,19 +132,23 @@ def check(
     except InputError as error:
         click.echo(f"mezzo: {error}", err=True)
         sys.exit(BAD_CALL)
-    for path, make in ((junit, written.junit), (markdown, written.markdown), (sarif, written.sarif)):
-        if path:
-            path.write_text(make(verdicts), "utf8")
-    if into and into != "-":
-        Path(into).write_text(written.as_json(verdicts) + "\n", "utf8")
-    if into == "-":
+    if printed:
         print(written.as_json(verdicts))
     else:
         for report in written.reports(verdicts):
             show(report, as_json=False, width=WIDE)
     if github if github is not None else "GITHUB_ACTIONS" in os.environ:
         for line in written.github(verdicts):
-            click.echo(line, err=into == "-")  # GitHub reads both; JSON stays JSON
+            click.echo(line, err=printed)  # GitHub reads both; JSON stays JSON
+    whole = Path(into) if into and not printed else None
+    texts = {junit: written.junit, markdown: written.markdown, sarif: written.sarif, whole: written.as_json}
+    try:
+        for path, make in texts.items():
+            if path:
+                path.write_text(make(verdicts) + ("\n" if path is whole else ""), "utf8")
+    except OSError as error:
+        click.echo(f"mezzo: {error}", err=True)
+        sys.exit(BAD_CALL)
     sys.exit(written.worst(verdicts))
 
 

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import click
 
 from .report import parse_size
+
+
+class Time(click.FloatRange):
+    """A number above 0, or 0 where `zero` says so, that is one: a NaN passes all comparisons of a range."""
+
+    def __init__(self, zero: bool = False) -> None:
+        super().__init__(0, min_open=not zero)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is no time.", param, ctx)
 
 
 @click.command()
@@ -17,7 +31,9 @@ from .report import parse_size
 @click.option(
     "--batch", default=1, show_default=True, type=click.IntRange(1, 1024), help="Rows of requests that run together."
 )
-@click.option("--wait", default=0.0, show_default=True, help="Milliseconds that a request waits for others.")
+@click.option(
+    "--wait", default=0.0, show_default=True, type=Time(zero=True), help="Milliseconds that a request waits for others."
+)
 @click.option("--instances", default=1, show_default=True, type=click.IntRange(1), help="Runs of a model at once.")
 @click.option("--threads", default=None, type=click.IntRange(1), help="Of each run; all processors if not given.")
 @click.option("--device", default="cpu", show_default=True)
@@ -28,8 +44,10 @@ from .report import parse_size
 @click.option("--max-json", default="8MiB", show_default=True, metavar="SIZE", help="What of it is JSON.")
 @click.option("--max-held", default="256MiB", show_default=True, metavar="SIZE", help="All requests together.")
 @click.option("--max-line", default=1000, show_default=True, type=click.IntRange(1), help="Requests in line.")
-@click.option("--deadline", default=None, type=float, help="Seconds in which a request is answered, or refused.")
-@click.option("--arrive", default=30.0, show_default=True, help="Seconds in which a request must have come.")
+@click.option("--deadline", default=None, type=Time(), help="Seconds in which a request is answered, or refused.")
+@click.option(
+    "--arrive", default=30.0, show_default=True, type=Time(), help="Seconds in which a request must have come."
+)
 @click.option("--log-requests", "every", is_flag=True, help="A line for each request.")
 def serve(
     models: tuple[str, ...],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,7 +50,10 @@ class Tolerance:
         for text in texts:
             name, value = next(iter(parse_sizes([text]).items())) if "=" in text else ("", text)
             try:
-                found.append((names[name] if name else None, float(value)))
+                number = float(value)
+                if not 0 <= number < math.inf:
+                    raise ValueError(value)
+                found.append((names[name] if name else None, number))
             except (KeyError, ValueError) as error:
                 raise InputError(
                     f"{text!r} is no tolerance", where="--tolerance", hint="write 1e-3 or float16=1e-2"

@@ -28,6 +28,7 @@ from ..runtime.backends.cuda.target import GpuTarget
 from ..runtime.devices import device_named
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph, GraphBuilder
+from .gpu_paths import path_tables
 from .numbers import draws
 from .report import Report, Table
 from .samples import hosted, sample_graph
@@ -122,6 +123,7 @@ def self_test(device: str = "gpu:0", seconds: float = 50.0, only: Collection[str
     tables = (
         Table("Checks", ("check", "state", "note"), findings.rows),
         Table("Libraries of GPUs", ("library", "state", "why"), libraries()),
+        *path_tables(),
     )
     return Report("mezzo doctor --gpu", facts, tables), 3 if findings.count("failed") else 0
 

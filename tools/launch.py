@@ -18,9 +18,14 @@ from dataclasses import replace
 
 from ..kvstore import secret
 from ..kvstore.address import ReservedPort
-from ..kvstore.environment import ATTEMPT, INCARNATION, LOOPBACK, Environment, Role
+from ..kvstore.environment import ATTEMPT, INCARNATION, Environment, Role
+from ..kvstore.schedulers import LOOPBACK
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
+from ..runtime.backends.cuda.driver import count
+from ..runtime.backends.cuda.nvml import topology_here
+from ..runtime.backends.cuda.topology import choose
+from ..runtime.devices import MINE
 from ..runtime.environment import processors
 from .crew import Asked, Crew, Ended, Events, Member, Outcome
 from .prefix import Printer
@@ -42,15 +47,21 @@ class Scale:
 
 
 def members(
-    command: Sequence[str], workers: int, servers: int, hosts: int = 1, attempt: int = 0, kept: bool = False
+    command: Sequence[str],
+    workers: int,
+    servers: int,
+    hosts: int = 1,
+    attempt: int = 0,
+    kept: bool = False,
+    gpus: Sequence[int] = (),
 ) -> tuple[Member, ...]:
     """The processes of a job whose workers run `command`, at a port that is kept free for them.
 
     `hosts` splits the workers into so many groups that take each other for other machines. Processors are shared out
     among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how
     often the job was begun before. `kept`: what servers hold outlives them in memory without a name: `launch` can then
-    start one again alone, and closes it at the end. Raises InputError for numbers that make no job, and for a file that
-    holds no key.
+    start one again alone, and closes it at the end. `gpus`: the GPU of each worker. Raises InputError for numbers that
+    make no job, and for a file that holds no key.
 
     >>> [m.name for m in members(["true"], workers=2, servers=1)]
     ['scheduler', 'server 0', 'worker 0', 'worker 1']
@@ -78,6 +89,8 @@ def members(
         if kept and role == "server":
             mine = replace(mine, kept=os.memfd_create("mezzo server", os.MFD_CLOEXEC))
         given = {n: v for n, v in mine.variables().items() if n not in TUNED or n not in os.environ}
+        if role == "worker" and gpus:
+            given[MINE] = str(gpus[rank])
         listens = port if role == "scheduler" else None
         return Member(role, rank, tuple(command), {**inherited, **given}, mine.kept, listens)
 
@@ -87,6 +100,24 @@ def members(
         *(member("server", i, here, ROLE) for i in range(servers)),
         *(member("worker", i, names[i * hosts // workers], command) for i in range(workers)),
     )
+
+
+def gpus_for(workers: int) -> tuple[int, ...]:
+    """A GPU of this machine for each worker, in the order of the fastest ring as far as NVML tells the paths.
+
+    Raises MissingPackage without CuPy or a driver, InputError where there are fewer GPUs.
+    """
+    there = count()
+    if workers > there:
+        raise InputError(
+            f"{workers} GPUs are asked for, and CUDA shows {there}",
+            where="launch",
+            hint="CUDA_VISIBLE_DEVICES may hide some; without --gpus several workers share one",
+        )
+    try:
+        return choose(topology_here(there), workers).gpus
+    except MissingPackage:  # their order is a matter of speed alone
+        return tuple(range(workers))
 
 
 def command_of(script: str, args: Sequence[str]) -> tuple[str, ...]:

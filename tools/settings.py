@@ -64,6 +64,7 @@ class Settings:
     gather: int
     amp: str | None
     seed: int
+    device: str
     threads: int | None
     zero: int
     wire: str | None

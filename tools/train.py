@@ -76,6 +76,7 @@ def train(
         gather=how.gather,
         amp=how.amp,
         seed=how.seed,
+        device=how.device,
         threads=how.threads,
         kvstore=kvstore,
         zero=how.zero,

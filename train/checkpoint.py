@@ -233,3 +233,8 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 def exists(folder: str | os.PathLike[str]) -> bool:
     """True if the folder holds a checkpoint."""
     return (Path(folder) / MANIFEST).exists()
+
+
+def beside(folder: str | os.PathLike[str], run: int | str) -> Path:
+    """Return the path of the states of a store's optimizer, beside the checkpoint of a run."""
+    return Path(folder) / f"optimizer-{run}.states"

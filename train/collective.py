@@ -201,6 +201,12 @@ class Collective:
     def drop_losses(self) -> None:
         """Nothing is compressed."""
 
+    def keep_losses(self) -> dict[str, Array]:
+        return {}
+
+    def give_losses(self, lost: Mapping[str, Array]) -> None:
+        """A checkpoint of a store may have some: they are left out."""
+
     def barrier(self) -> None:
         """Return when every rank is here."""
         self.communicator.barrier()

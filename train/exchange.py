@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..kvstore.store import KVStore
 
 SIZES, TOTAL = "trainer/sizes", "trainer/total"  # keys of our own
+LOST = "lost/"  # before the names of parameters, of what compression had lost of their gradients
 COMPARED = 100  # steps from one comparison of all workers' parameters to the next
 FIRST = 1 << 20  # the priority of what everybody waits for
 _users: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many Exchanges a store has had
@@ -134,6 +135,19 @@ class Exchange:
     def drop_losses(self) -> None:
         """Forget what compression has left over."""
         self.store.drop_losses()
+
+    def keep_losses(self) -> dict[str, Array]:
+        """Return what compression has left over, as arrays of a checkpoint. Rank 0 adds it to what it sends next, as
+        rank 0 of those who resume does."""
+        lost = self.store.take_losses()
+        self.store.give_losses(lost)
+        keys = {self._prefix + name: LOST + name for name in self._priorities}
+        return {keys[key]: array for key, array in lost.items() if isinstance(key, str) and key in keys}
+
+    def give_losses(self, lost: Mapping[str, Array]) -> None:
+        """Go on with what `keep_losses` has told."""
+        if not self.on_store:  # where parameters come back as they are
+            self.store.give_losses({self._prefix + name.removeprefix(LOST): array for name, array in lost.items()})
 
     def barrier(self) -> None:
         """Return when every worker is here."""

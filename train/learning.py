@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from ..runtime.ir.autodiff import ONES, fresh, gradients, has_derivative
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.typed import TypedBuilder
+from ..runtime.optimizer.record import matches
 from ..runtime.passes.modes import statistics_of
 from ..runtime.passes.straight_through import straight_through
 
@@ -109,7 +109,7 @@ def learning(
         learned, guessed = asked, set()
     for pattern in freeze:
         _fits(graph, pattern, [*learned, *frozen])
-    held = {n for n in (*learned, *guessed) if any(fnmatchcase(n, p) for p in freeze)}
+    held = {n for n in (*learned, *guessed) if matches(n, *freeze)}
     frozen |= dict.fromkeys(held, REFUSED)
     learned, guessed = [n for n in learned if n not in held], guessed - held
     if train is None:
@@ -130,8 +130,8 @@ def _named(graph: Graph, train: Sequence[str], learned: Sequence[str], frozen: M
     asked: set[str] = set()
     for pattern in train:
         _fits(graph, pattern, [*learned, *frozen])
-        fitting = [n for n in learned if fnmatchcase(n, pattern)]
-        rest = [n for n in frozen if fnmatchcase(n, pattern) and frozen[n] != STATISTICS]
+        fitting = [n for n in learned if matches(n, pattern)]
+        rest = [n for n in frozen if matches(n, pattern) and frozen[n] != STATISTICS]
         if not (fitting or rest):
             raise InputError(f"{pattern!r} names {STATISTICS}, which are states", where="train=", hint="leave them out")
         asked.update(fitting or rest)
@@ -139,7 +139,7 @@ def _named(graph: Graph, train: Sequence[str], learned: Sequence[str], frozen: M
 
 
 def _fits(graph: Graph, pattern: str, names: Sequence[str]) -> None:
-    if not any(fnmatchcase(n, pattern) for n in names):
+    if not any(matches(n, pattern) for n in names):
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise InputError(f"no weight matches {pattern!r}", where=graph.name, hint=f"the weights are {shown}")
 

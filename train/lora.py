@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from ..ops.types import Array
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, GraphBuilder, Node
 from ..runtime.ir.infer import infer
+from ..runtime.ir.interpreter import evaluate
 from ..runtime.ir.prune import prune
+from ..runtime.optimizer.record import matches
 from .learning import ADAPTERS
 
 DOWN, UP = "lora_A", "lora_B"  # ends of the names of adapters: (K, rank) and (rank, N)
@@ -28,11 +29,14 @@ DOWN, UP = "lora_A", "lora_B"  # ends of the names of adapters: (K, rank) and (r
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of activations (..., K) with a constant matrix: `weight` names it, `kind` is the type of the
+    """A product of activations (..., K) with a constant matrix: `weight` names it, `way` tells products that read it
+    turned or in another shape from those that do not, `exact` if it is made of floats; `kind` is the type of the
     activations, `wide` that of adapters."""
 
     node: Node
     weight: str
+    way: object
+    exact: bool
     K: int
     N: int
     kind: DType
@@ -52,45 +56,47 @@ def lora(
 
     Products are MatMul and Gemm with a constant matrix, and MatMulNBits, whose weights stay packed. A is drawn from
     `seed` as PyTorch's linear layers are, B is 0: the model says what it said before. A matrix that several products
-    read has one adapter. `Trainer` learns adapters and nothing else of such a graph, unless `train=` says more; of a
-    file its weights stay there (docs/decisions/0023-weights-that-stay-in-the-file.md). Raises InputError for a pattern
-    that fits nothing, and a rank that is not positive.
+    read has one adapter, and one more where it is read transposed. `Trainer` learns adapters and nothing else of such a
+    graph, unless `train=` says more; of a file its weights stay there
+    (docs/decisions/0023-weights-that-stay-in-the-file.md).
+
+    Raises InputError for a pattern that fits nothing, a product that has an adapter, and a rank that is not positive.
 
     >>> from mezzo.models.digits import digits_model
     >>> graph = lora(digits_model(), rank=2, targets=["13.*"])
     >>> print({n: a.shape for n, a in graph.initializers.items() if "lora_" in n})
     {'13.weight.lora_A': (256, 2), '13.weight.lora_B': (2, 10)}
     """
-    if rank < 1:
-        raise InputError(f"adapters of rank {rank}", where="lora", hint="give a rank of at least 1")
+    rank, factor = _checked(rank, alpha)
     graph = infer(model if isinstance(model, Graph) else load_graph(model, mapped=True))
     patterns = [targets] if isinstance(targets, str) else [*targets]
     products = [p for n in graph.nodes if (p := _product(graph, n)) is not None and not p.weight.endswith((DOWN, UP))]
     names = {p.weight for p in products} | {p.node.name for p in products}
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            shown = ", ".join(sorted({p.weight for p in products})[:8])
-            raise InputError(f"no product fits {pattern!r}", where="lora", hint=f"their weights are {shown or 'none'}")
-    chosen = {
-        id(p.node): p for p in products if any(fnmatchcase(n, q) for n in (p.weight, p.node.name) for q in patterns)
-    }
-    factor, taken = (rank if alpha is None else alpha) / rank, set(graph.types)
-    nodes, weights, pairs = list[Node](), dict(graph.initializers), dict[str, tuple[str, str]]()
+    for pattern in patterns or [""]:
+        if not any(matches(name, pattern) for name in names):
+            shown = ", ".join(sorted({p.weight for p in products})[:8]) or "none"
+            hint = f"weights of MatMul, Gemm and MatMulNBits are {shown}; others have no adapters"
+            raise InputError(f"no product fits {pattern!r}", where="lora", hint=hint)
+    chosen = {id(p.node): p for p in products if any(matches(n, *patterns) for n in (p.weight, p.node.name))}
+    makers = graph.producers()
+    for last in graph.nodes:
+        if _adapter(makers, last) and (twice := chosen.get(id(makers[last.inputs[0]]))):
+            hint = "train the graph as it is, or call mz.merge_lora first (with unpack=True, if weights are packed)"
+            raise InputError(f"the product with {twice.weight} has an adapter", where="lora", hint=hint)
+    taken = set(graph.types)
+    nodes, weights, pairs = list[Node](), dict(graph.initializers), dict[tuple[str, object], tuple[str, str]]()
     for node in graph.nodes:
         product = chosen.get(id(node))
         if product is None:
             nodes.append(node)
             continue
-        if product.weight not in pairs:
-            pair = pairs[product.weight] = (
-                fresh(f"{product.weight}.{DOWN}", taken),
-                fresh(f"{product.weight}.{UP}", taken),
-            )
+        if (product.weight, product.way) not in pairs:
+            pair = pairs[product.weight, product.way] = _names(product.weight, taken)
             weights |= zip(pair, _drawn(product, rank, (seed, len(pairs))), strict=True)
         y = fresh(f"{node.outputs[0]}/without", taken)
         nodes.append(replace(node, outputs=(y,)))
         g = GraphBuilder(prefix=fresh(f"{node.outputs[0]}/lora/", taken))
-        part = _beside(g, product, pairs[product.weight], y, factor)
+        part = _beside(g, product, pairs[product.weight, product.way], y, factor)
         *before, last = part.nodes
         nodes += [*before, replace(last, outputs=node.outputs)]
         weights |= part.initializers
@@ -99,27 +105,43 @@ def lora(
     return infer(graph.but(nodes=tuple(nodes), initializers=weights, types=types, metadata=metadata)).verify()
 
 
+def _checked(rank: object, alpha: object) -> tuple[int, float]:
+    """The rank, and what adapters are multiplied by. Raises InputError where they are no numbers that do."""
+    if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or rank < 1:
+        raise InputError(f"adapters of rank {rank!r}", where="lora", hint="give a whole number of at least 1")
+    if alpha is None:
+        return int(rank), 1.0
+    if not isinstance(alpha, int | float | np.integer | np.floating) or not np.isfinite(alpha):
+        raise InputError(f"adapters times {alpha!r} / {rank}", where="lora", hint="alpha= is a number, or None")
+    return int(rank), float(alpha) / int(rank)
+
+
 def _product(graph: Graph, node: Node) -> _Product | None:
     """The node as a product with a constant matrix; None where it is none."""
     known = node.op == "MatMulNBits" or (not node.domain and node.record.kind == "matmul")
     if not known or node.attrs.get("transA", 0):
         return None
     x, w, attrs = graph.types[node.inputs[0]], graph.types[node.inputs[1]], node.attrs
-    weight = _constant(graph, node.inputs[1])
-    if weight is None or not isinstance(x, Tensor) or not isinstance(w, Tensor) or not x.dtype.floating:
+    constant = _constant(graph, node.inputs[1])
+    if constant is None or not isinstance(x, Tensor) or not isinstance(w, Tensor) or not x.dtype.floating:
         return None
+    weight, way, exact = constant
     wide = DType.DOUBLE if x.dtype is DType.DOUBLE else DType.FLOAT
     if node.op == "MatMulNBits":
-        return _Product(node, weight, attrs["K"], attrs["N"], x.dtype, wide)
+        return _Product(node, weight, way, exact, attrs["K"], attrs["N"], x.dtype, wide)
     if w.dims is None or len(w.dims) != 2 or x.dims is None or len(x.dims) < 2 or not w.static:
         return None
-    K, N = reversed(w.sizes) if attrs.get("transB", 0) else w.sizes
-    return _Product(node, weight, K, N, x.dtype, wide)
+    turned = bool(attrs.get("transB", 0))
+    K, N = reversed(w.sizes) if turned else w.sizes
+    reading = way != turned if isinstance(way, bool) else (way, turned)
+    return _Product(node, weight, reading, exact, K, N, x.dtype, wide)
 
 
-def _constant(graph: Graph, name: str) -> str | None:
-    """The initialiser that a value is made of, through operators of one operand that learns nothing."""
-    makers = graph.producers()
+def _constant(graph: Graph, name: str) -> tuple[str, bool | str, bool] | None:
+    """The initialiser that a value is made of, through operators of one operand that learns nothing; if these transpose
+    it, or the value's name, if they do something else to its shape; and if all of them are floats."""
+    makers, way, exact, operand = graph.producers(), False, True, name
+    shaped = False
     while name not in graph.initializers:
         maker = makers.get(name)
         if maker is None:
@@ -128,7 +150,25 @@ def _constant(graph: Graph, name: str) -> str | None:
         if not moved and maker.op != "Cast":
             return None
         name = maker.inputs[0]
-    return name if name not in graph.inputs else None
+        way ^= maker.record.moves == "permute"
+        shaped |= maker.record.moves == "view" or maker.attrs.get("perm", (1, 0)) not in ((1, 0), [1, 0])
+        exact &= not maker.record.rounds
+    return None if name in graph.inputs else (name, operand if shaped else way, exact and _floats(graph, name))
+
+
+def _floats(graph: Graph, name: str) -> bool:
+    type = graph.types[name]
+    return isinstance(type, Tensor) and type.dtype.floating
+
+
+def _names(weight: str, taken: set[str]) -> tuple[str, str]:
+    """Names of a new adapter, which end as those of adapters do."""
+    stem, count = weight, 1
+    while taken & {f"{stem}.{DOWN}", f"{stem}.{UP}"}:
+        count += 1
+        stem = f"{weight}.{count}"
+    taken |= {f"{stem}.{DOWN}", f"{stem}.{UP}"}
+    return f"{stem}.{DOWN}", f"{stem}.{UP}"
 
 
 def _drawn(product: _Product, rank: int, seed: tuple[int, int]) -> tuple[Array, Array]:
@@ -157,7 +197,7 @@ def merge_lora(model: Graph | str | os.PathLike[str] | bytes, *, unpack: bool = 
     graph = infer(model if isinstance(model, Graph) else load_graph(model, mapped=True))
     makers, weights = graph.producers(), dict(graph.initializers)
     placed: dict[int, tuple[Node, ...]] = {id(n): (n,) for n in graph.nodes}
-    taken, merged, found = set(graph.types), dict[str, str](), False
+    taken, merged, found = set(graph.types), dict[object, str](), False
     for last in graph.nodes:
         beside = _adapter(makers, last)
         if beside is None:
@@ -165,15 +205,14 @@ def merge_lora(model: Graph | str | os.PathLike[str] | bytes, *, unpack: bool = 
         found = True
         node, (down, up), factor = makers[last.inputs[0]], beside[:2], weights[beside[2]]
         product = _product(graph, node)
-        if product is None or (node.op != "MatMulNBits" and node.inputs[1] != product.weight):
-            continue  # the weight is made of whole numbers
-        if node.op == "MatMulNBits" and not unpack:
-            continue
-        if product.weight not in merged:
+        if product is None or not (unpack if node.op == "MatMulNBits" else product.exact and _scale(node)):
+            continue  # the weight is made of whole numbers, or nothing of it is taken
+        key = down, node.inputs[1], product.way, _scale(node)
+        if key not in merged:
             delta = (weights[down].astype(np.float64) @ weights[up]) * float(factor)
-            name = merged[product.weight] = fresh(f"{product.weight}.merged", taken)
-            weights[name] = _sum(node, weights, delta, product.kind)
-        at = merged[product.weight]
+            name = merged[key] = fresh(f"{product.weight}.merged", taken)
+            weights[name] = _sum(graph, node, delta, product.kind)
+        at = merged[key]
         placed[id(node)], placed[id(last)] = _instead(node, at, last.outputs)
     if not found:
         raise InputError("there is no adapter", where="merge_lora", hint="make one: mz.lora(model, rank, targets)")
@@ -202,8 +241,14 @@ def _adapter(makers: Mapping[str, Node], last: Node) -> tuple[str, str, str] | N
     return (down.inputs[1], up.inputs[1], scaled.inputs[1]) if ends and last.inputs[0] in makers else None
 
 
-def _sum(node: Node, weights: Mapping[str, Array], delta: Array, kind: DType) -> Array:
+def _scale(node: Node) -> float:
+    """The number that a product is multiplied by."""
+    return float(node.attrs.get("alpha", 1.0))
+
+
+def _sum(graph: Graph, node: Node, delta: Array, kind: DType) -> Array:
     """The weight of a product with an adapter's product (K, N) added to it."""
+    weights = graph.initializers
     if node.op == "MatMulNBits":
         operands = [weights[n] if n else None for n in (*node.inputs[1:5], *[""] * 3)[:4]]
         attrs = {**node.record.attrs, **node.attrs}
@@ -212,9 +257,9 @@ def _sum(node: Node, weights: Mapping[str, Array], delta: Array, kind: DType) ->
         assert packed is not None and scales is not None
         whole = dense_weights(packed, scales, *rest, **numbers).T + delta
         return np.ascontiguousarray(whole.astype(kind.numpy))
-    weight = weights[node.inputs[1]]
+    (weight,) = evaluate(prune(graph.but(inputs=(), outputs=(node.inputs[1],), states=())), {}).values()
     change = delta.T if node.attrs.get("transB", 0) else delta
-    total: Array = (weight.astype(np.float64) + change / node.attrs.get("alpha", 1.0)).astype(weight.dtype)
+    total: Array = (weight.astype(np.float64) + change / _scale(node)).astype(weight.dtype)
     return total
 
 

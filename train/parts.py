@@ -19,7 +19,7 @@ from ..ops.errors import InputError, ModelError
 from ..ops.types import Array
 from ..runtime.ir.graph import Graph
 from .buckets import KEY, Bucket
-from .building import SHARE
+from .building import COUNT, SHARE
 from .checkpoint import Checkpoint, Parts, write_part
 from .collective import Collective
 from .sharded import LAYOUT
@@ -83,11 +83,38 @@ def written(
     return whole, Parts(layout, tuple(bytes(row).hex() for row in digests))
 
 
+def whole_snapshots(state: Any, graph: Graph, exchange: object) -> Any:
+    """Return the counts of a callback as a checkpoint has them: snapshots of a Trainer have the names of one rank, as
+    its other states. Every rank calls it, since each has its parts alone."""
+    if not isinstance(state, Mapping) or not isinstance(exchange, Collective):
+        return state
+    if COUNT not in state:
+        return {key: whole_snapshots(value, graph, exchange) for key, value in state.items()}
+    made = {n: a for n, a in state.items() if n != SHARE and not is_part(n)}
+    rows = {n: exchange.gathered(np.asarray(state[n]), n) for n in sorted(filter(is_part, state))}
+    parts = [{n: row[r] for n, row in rows.items()} for r in range(exchange.workers)]
+    return joined(made, parts, [[b.key, *b.names] for b in layout_of(graph, exchange.workers)]) if rows else made
+
+
+def own_snapshots(state: Any, states: Mapping[str, Array], graph: Graph, exchange: object) -> Any:
+    """The same as this rank's callback has it."""
+    if not isinstance(state, Mapping) or not isinstance(exchange, Collective):
+        return state
+    if COUNT in state:
+        return {n: a for n, a in _mine(state, states, graph, exchange).items() if n != SHARE}
+    return {key: own_snapshots(value, states, graph, exchange) for key, value in state.items()}
+
+
 def read(found: Checkpoint, states: Mapping[str, Array], graph: Graph, exchange: object) -> Mapping[str, Array]:
     """The arrays of a checkpoint by the names of these states; what it has not is left out."""
     arrays = found.arrays if found.parts is None else joined(found.arrays, found.parts.arrays, found.parts.layout)
-    if not isinstance(exchange, Collective):
-        return arrays
+    return _mine(arrays, states, graph, exchange) if isinstance(exchange, Collective) else arrays
+
+
+def _mine(
+    arrays: Mapping[str, Array], states: Mapping[str, Array], graph: Graph, exchange: Collective
+) -> dict[str, Array]:
+    """The arrays of a checkpoint by the names of a rank's states."""
     layout = layout_of(graph, exchange.workers)
     mine = {n: state_of(n, arrays, layout, exchange.rank, a) for n, a in states.items()}
     return {n: a for n, a in mine.items() if a is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.ir.interpreter import evaluate
 from ..runtime.ir.prune import prune
+from ..runtime.optimizer.record import matches
 from ..runtime.passes.modes import statistics_of
 from .integers import with_float_weights
 
@@ -32,8 +32,8 @@ def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
     inside = sum(a.size for a in graph.initializers.values() if a.size > 1 and DType.of(a.dtype).floating)
     if sum(a.size for a in constants.values() if a.size > 1) > inside:
         graph = hoisted(graph)
-    elif any(fnmatchcase(n, p) for n in constants for p in asked):
-        graph = hoisted(graph, lambda name: any(fnmatchcase(name, p) for p in asked))
+    elif any(matches(n, *asked) for n in constants):
+        graph = hoisted(graph, lambda name: matches(name, *asked))
     return with_float_weights(_own_statistics(_untied(_out_of_bodies(graph))))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from .buckets import Bucket, buckets_of
 from .building import COUNT, NORM, Build, Shared, Step, clipped, dtype_of, gathered, number_of, unscaled, update
 
 TOTAL = "norm"  # the key of the sum of squares
+CLIPPED = "norm of clipped values"
 PARAMETERS = "parameters of "  # before the key of a bucket
 LAYOUT = "mezzo.buckets"  # of the metadata of a step's graph
 
@@ -124,19 +125,22 @@ class Collectives:
         parts, finite, total = unscaled_parts(build, step, scale, parts, total)
         if step.norm and total is not None:
             g.add(Node("Identity", (g.Cast(total, to=self._wide.onnx),), (NORM,), {}, name=NORM))
+        if step.clip_value is not None and step.clip_norm is not None:  # the norm is that of what is within its bounds
+            parts, step = clipped(g, replace(step, clip_norm=None), parts), replace(step, clip_value=None)
+            total = self._norm(parts, CLIPPED)
         self._step_parts(clipped(g, step, parts, total), t, finite)
 
     @property
     def _wide(self) -> DType:
         return DType.DOUBLE if any(b.dtype is DType.DOUBLE for b in self.buckets) else DType.FLOAT
 
-    def _norm(self, parts: Mapping[str, str]) -> str:
+    def _norm(self, parts: Mapping[str, str], key: str = TOTAL) -> str:
         """The norm of all gradients, of which each worker has parts: float64."""
         g = self.build.g
         mine = g.Cast(g.op("TotalNorm", *parts.values(), domain="mezzo"), to=DType.DOUBLE.onnx)
         squares = g.Reshape(g.Mul(mine, mine), g.const([1]))
-        sent = g.op(EMIT, squares, domain=DOMAIN, key=TOTAL)
-        self.latest = total = g.op(AWAIT, sent, domain=DOMAIN, key=TOTAL)
+        sent = g.op(EMIT, squares, domain=DOMAIN, key=key)
+        self.latest = total = g.op(AWAIT, sent, domain=DOMAIN, key=key)
         norm: str = g.Sqrt(g.Reshape(total, g.const(np.zeros(0, np.int64))))
         return norm
 

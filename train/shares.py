@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,8 @@ class Share:
 
     What is left of an epoch is shared out too, as a smaller batch. Where it does not divide, `pad=False` leaves the
     last few samples out, and `pad=True` takes as many from the epoch's beginning a second time; `told` says so. With
-    `uneven` some workers have a sample more than others, and perhaps a step more.
+    `uneven` some workers have a sample more than others, and perhaps a step more; where all make each step together,
+    `common` says how many steps all of them have.
 
     >>> order = np.arange(10)
     >>> [Share(rank, 2).rows(order, 2, number).tolist() for number in range(3) for rank in (0, 1)]
@@ -51,6 +52,16 @@ class Share:
         (3, 2, 2)
         """
         return samples // (size * self.count) + bool(self.last(samples, size, whole=whole))
+
+    def common(self, samples: int, size: int) -> int:
+        """Return the number of steps in an epoch in which every worker has a sample. Fewer samples than workers, which
+        `uneven` gives to some of them at the end, are left out.
+
+        >>> [(Share(rank, 4, uneven=True).steps(10, 2), Share(rank, 4, uneven=True).common(10, 2)) for rank in (0, 3)]
+        [(2, 1), (1, 1)]
+        """
+        last = replace(self, rank=self.count - 1)  # who has least
+        return last.steps(samples, size)
 
     def rows(self, order: Array, size: int, number: int, *, whole: bool = False, over: int = 0) -> Array:
         """Return this worker's samples of step `number` of an epoch in this order, of which `over` samples were over

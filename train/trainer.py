@@ -19,7 +19,7 @@ from ..importers import load_graph
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime.devices import options_for
+from ..runtime.devices import full_name, options_for
 from ..runtime.environment import usual_threads
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
@@ -34,7 +34,7 @@ from .agree import code, digest
 from .amp import Policy, mixed, policy_named
 from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
 from .collective import Collective
-from .exchange import COMPARED, Exchange
+from .exchange import COMPARED, LOST, Exchange
 from .exchanges import Exchanging, exchange_of
 from .following import Callback, Functions, Resumed, Run, follow, states_of
 from .integers import with_integer_weights
@@ -44,7 +44,7 @@ from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
 from .names import FIT, TRAINER, refuse
 from .overflow import Overflow, overflows
-from .parts import read, written
+from .parts import own_snapshots, read, whole_snapshots, written
 from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import WAYS, sized, smallest
@@ -135,7 +135,7 @@ class Trainer:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
         given = model if isinstance(model, Graph) else load_graph(model)
         self.source = infer(prepared(given, train or ()))
-        policy = None if amp is None else policy_named(amp)
+        device, policy = full_name(device), None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.exchange = exchange_of(
             kvstore,
@@ -212,6 +212,7 @@ class Trainer:
         self._evaluation: Session | None = None
         self.notes: dict[str, Any] = {}
         self._callbacks: Sequence[Callback] = ()  # of the latest fit
+        self._lost: Mapping[str, Array] = {}  # by compression before a checkpoint, until the store is there
         self._resumed: Mapping[str, Any] = {}  # their states in a checkpoint, until the next fit
 
     # -- the graphs -------------------------------------------------------------------------------------------------
@@ -272,6 +273,7 @@ class Trainer:
         else:
             if not exchange.joined:
                 exchange.join(self.parameters, self.plan.optimizer, self._kept, self._facts())
+                exchange.give_losses(self._lost)
             if isinstance(exchange, Collective):
                 self._weigh(exchange.fraction(size))
             sizes = exchange.sizes_begin(size)
@@ -435,6 +437,7 @@ class Trainer:
         """Go back to a copy of the states."""
         for name, array in snapshot.items():
             self.states[name][...] = array
+        self._fraction = 0.0  # the copy has that of its batch
         self._held = self._rate_state()
 
     def metrics(self, *, everywhere: bool = False) -> Metrics:
@@ -513,26 +516,27 @@ class Trainer:
         normalisation are its own. What the optimizer keeps on the store is written beside.
         """
         exchange = self.exchange
-        states, parts = self.states, None
+        states, parts = dict(self.states), None
         if exchange is not None:
             exchange.compare(self.parameters)
+            states = {**states, **(exchange.keep_losses() if exchange.joined else self._lost)}
         if isinstance(exchange, Collective):
             states, parts = written(folder, states, self.graph_of_step, exchange, -self._calls % self.plan.gather)
+        told = whole_snapshots(states_of(self._callbacks), self.graph_of_step, exchange) or self._resumed
         if exchange is None or exchange.rank == 0:
             optimizer = self.plan.optimizer.to_dict()
-            told = states_of(self._callbacks) or self._resumed
             made = checkpoint.Checkpoint(states, self._calls, self._digest(), optimizer, dict(self.notes), told, parts)
         if exchange is None:
             checkpoint.save(folder, made, keep)
             return
         if isinstance(exchange, Exchange) and exchange.on_store and exchange.joined:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            exchange.store.save_optimizer_states(_beside(folder, self._calls))
-        exchange.drop_losses()
+            exchange.store.save_optimizer_states(checkpoint.beside(folder, self._calls))
         if exchange.rank == 0:
             checkpoint.save(folder, made, keep)
-            stay = [_beside(folder, run) for run in (self._calls, *checkpoint.kept(folder, self._calls, keep))]
-            for former in Path(folder).glob(_beside(folder, "*").name):
+            runs = self._calls, *checkpoint.kept(folder, self._calls, keep)
+            stay = [checkpoint.beside(folder, run) for run in runs]
+            for former in Path(folder).glob(checkpoint.beside(folder, "*").name):
                 if former not in stay:
                     former.unlink(missing_ok=True)
         exchange.barrier()
@@ -564,16 +568,21 @@ class Trainer:
         for name, array in self.states.items():
             array[...] = arrays[name]
         self._calls, self.notes, self._held = found.run, dict(found.notes), self._rate_state()
-        self._callbacks, self._resumed = (), found.callbacks
-        beside = _beside(folder, self._calls)
+        self._callbacks = ()
+        self._resumed = own_snapshots(found.callbacks, self.states, self.graph_of_step, self.exchange)
+        self._lost = {n: a for n, a in found.arrays.items() if n.startswith(LOST)}
+        if self.exchange is not None and self.exchange.joined:
+            self.exchange.give_losses(self._lost)
+        beside = checkpoint.beside(folder, self._calls)
         self._kept = beside if beside.exists() else None
         return self.notes
 
     def _digest(self) -> str:
         """Return a digest of the training step: its graph, its optimizer, and the seed."""
-        graph = self.graph_of_step
-        if isinstance(self.exchange, Collective):  # what is shared out, and among how many, is not the training's
-            graph = self._steps(step=replace(self.plan, shared=None))
+        graph, shared = self.graph_of_step, self.plan.shared
+        if shared is not None:  # what is shared out, and among how many, is not the training's
+            alone = replace(shared, workers=1) if shared.on_store else None
+            graph = self._steps(step=replace(self.plan, shared=alone))
         return digest(graph, (), self.seed, self.plan.optimizer.to_dict())
 
     def _facts(self) -> dict[str, str]:
@@ -588,8 +597,3 @@ class Trainer:
             "the model with its loss": self._learned_by,
             "the code of mezzo": code(),
         }
-
-
-def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
-    """Return the path of the states of a store's optimizer, beside the checkpoint of a run."""
-    return Path(folder) / f"optimizer-{run}.states"

@@ -96,6 +96,9 @@ class HostStore:
     def drop_losses(self) -> None:
         """There are none."""
 
+    def take_losses(self) -> dict[str, Array]:
+        return {}
+
     def _packing(self, key: str, value: Array) -> str:
         return ""
 

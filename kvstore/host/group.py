@@ -44,6 +44,7 @@ IN_PLACE = 1 << 31  # beside the number of a segment: the value is to be written
 PRIVATE = 1 << 30  # in place of it: what follows is an address of the member's own memory
 URGENT = 1 << 62  # priorities beyond are as good
 FAREWELL = 5.0  # seconds for last words
+LAST_WORD = 0.3  # seconds for that of a member whose memory cannot be read any more
 STILL = 0.3  # seconds in which whoever waits for servers looks for their answer
 COUNTED = "counted"  # what the agent says when it is asked
 
@@ -70,6 +71,7 @@ class Group(Waiting):
         self._foreign: dict[tuple[int, int], Segment] = {}
         self._segments = 0
         self.probe = Probe(self._others())
+        self._unreadable: tuple[Unreadable, float] | None = None  # and when this member has waited for its last word
         self.mesh.note(self._others(), self.probe.question())
 
     # -- memory
@@ -169,14 +171,16 @@ class Group(Waiting):
             sent, received = said[self.members].popleft()
         return sent, received
 
-    def drop_losses(self) -> None:
-        """Forget what was lost on the way to the level above, where no operation is under way: every member does."""
+    def drop_losses(self, collect: bool = False) -> None:
+        """Forget what was lost on the way to the level above, or have it sent, where no operation is under way: every
+        member does."""
         with self._lock:
             self._check()
             if self._above is not None:
-                self._above.drop_losses()
+                self._above.drop_losses(collect)
                 if self.me == 0:
-                    self.mesh.note((self.members,), {"is": "drop losses"})  # the agent, if there is one
+                    agent = (self.members,)  # if there is one
+                    self.mesh.note(agent, {"is": "drop losses", "collect": collect})
 
     def _declared(self, value: HostValue, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
@@ -358,7 +362,8 @@ class Group(Waiting):
         try:
             self.moved += value.reduce(None if value.own else self.rule)
         except Unreadable as error:
-            self._die(self._dead(error.member, f"its memory cannot be read ({error})"))
+            if self._unreadable is None:  # its last word, of why it has ended, may be here and not be handled yet
+                self._unreadable = error, time.monotonic() + LAST_WORD
             return
         if self.me < self.members:
             value.done[self.me] = value.step
@@ -418,6 +423,9 @@ class Group(Waiting):
                 self._forget(tag.member, tag.c)
             else:
                 self._hear(tag)
+        if self._unreadable is not None and time.monotonic() > self._unreadable[1]:
+            error = self._unreadable[0]
+            self._die(self._dead(error.member, f"its memory cannot be read ({error})"))
 
     def _hear(self, tag: Tag) -> None:
         """Another member tells of a round."""
@@ -473,7 +481,7 @@ class Group(Waiting):
             self.mesh.note((member,), counted)
         elif what == "drop losses":
             assert self._above is not None
-            self._above.drop_losses()
+            self._above.drop_losses(said["collect"])
         elif what == "ready":
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]
@@ -517,8 +525,7 @@ class Group(Waiting):
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
-        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message})
-        self._die(error)
+        self._die(error, passed=False)
 
     # -- the end
 
@@ -534,14 +541,12 @@ class Group(Waiting):
             except MezzoError as problem:
                 late = problem
             self._closed = True
-            if self.failure is not None:  # who hears of it last should hear why
-                said = {"is": "failed", "reason": self.failure.message[:1000], "passed": True}
-                self.mesh.note(self.mesh.members, said)
-            elif error is not None:
-                reason = f"{type(error).__name__}: {error}"[:1000]
-                self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
-            else:
-                self.mesh.tell(self.mesh.members, LEAVE)
+            if self.failure is None:  # else all have heard why
+                if error is not None:
+                    reason = f"{type(error).__name__}: {error}"[:1000]
+                    self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
+                else:
+                    self.mesh.tell(self.mesh.members, LEAVE)
             self.mesh.flush(FAREWELL)
             self.mesh.close()
             self._die(InputError("the store is closed", where=self.where))

@@ -50,8 +50,8 @@ class UpperTier(Protocol):
         """A segment of a member is no longer in use."""
         ...
 
-    def drop_losses(self) -> None:
-        """Forget what the schemes of values have lost. No operation is under way."""
+    def drop_losses(self, collect: bool = False) -> None:
+        """Forget what the schemes of values have lost, or add it to what is lifted next. No operation is under way."""
         ...
 
     def counts(self) -> tuple[int, int]:

@@ -87,11 +87,13 @@ class Waiting:
         if value is not None and value.error is not None:
             raise value.error
 
-    def _die(self, error: MezzoError) -> None:
-        """The group cannot go on."""
+    def _die(self, error: MezzoError, passed: bool = True) -> None:
+        """The group cannot go on. All others hear why at once (`passed`: it says whose fault it is), before they see
+        this member leave because of it."""
         if self.failure is not None:
             return
         self.failure = error
+        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message[:1000], "passed": passed})
         for value in self._values.values():
             while value.queue:
                 self._end(value.queue.popleft(), error)

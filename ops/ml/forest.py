@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -87,6 +87,8 @@ class Forest:
             x = x.reshape(1, -1)
         if len(self.feature) and self.feature.max(initial=0) >= x.shape[1]:
             raise ShapeError(f"the trees ask for feature {self.feature.max()}, and a row has {x.shape[1]}")
+        if self.targets.max(initial=-1) >= targets:
+            raise ShapeError(f"a leaf votes for target {self.targets.max()}, and there are {targets}")
         made, seen = np.zeros((len(x), targets), self.weights.dtype), np.zeros((len(x), targets), bool)
         step = max(ROWS // max(len(self.roots), 1), 1)
         for start in range(0, len(x), step):
@@ -118,17 +120,32 @@ def scores_of(k: Context, forest: Forest, x: Array, targets: int, aggregate: str
     return forest.scores(x, targets, aggregate)
 
 
-def depth_of(roots: Array, yes: Array, no: Array) -> int:
+def depth_of(yes: Array, no: Array, leaf: Array) -> int:
     """Nodes on the longest way to a leaf; ShapeError where a way comes round to where it was."""
-    level, depth = np.unique(roots), 0
-    own = np.arange(len(yes))
-    while True:
-        inner = level[yes[level] != own[level]]
-        if not len(inner):
-            return depth
-        if depth > len(yes):
-            raise ShapeError("the nodes of a tree form a circle", hint="export the model again")
-        level, depth = np.unique(np.concatenate([yes[inner], no[inner]])), depth + 1
+    inner = np.flatnonzero(~leaf)
+    parents = np.bincount(np.concatenate([yes[inner], no[inner]]), minlength=len(leaf))
+    level, left, depth = np.flatnonzero(parents == 0), len(leaf), 0
+    while len(level):
+        left -= len(level)
+        inner = level[~leaf[level]]
+        children = np.concatenate([yes[inner], no[inner]])
+        np.subtract.at(parents, children, 1)
+        level = np.unique(children)
+        level = level[parents[level] == 0]
+        depth += bool(len(inner))
+    if left:
+        raise ShapeError("the nodes of a tree form a circle", hint="export the model again")
+    return depth
+
+
+def alike(kind: str, lists: Mapping[str, Any], optional: Any = None) -> None:
+    """Raise ShapeError unless there are all of these lists, of one length; `optional` may be None instead."""
+    sizes = {name: -1 if values is None else len(values) for name, values in lists.items()}
+    if optional is not None:
+        sizes["nodes_missing_value_tracks_true"] = len(optional)
+    if len(set(sizes.values())) > 1 or -1 in sizes.values():
+        told = ", ".join(f"{name} {'is missing' if n < 0 else f'has {n}'}" for name, n in sizes.items())
+        raise ShapeError(f"the lists of {kind} differ in their length: {told}", hint="export the model again")
 
 
 def checked(name: str, places: Array, size: int) -> Array:

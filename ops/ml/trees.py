@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..op import Context, Sample, op
 from ..types import Array, Tensor
-from .forest import MEMBER, MODES, Forest, checked, depth_of, remembered, scores_of
+from .forest import MEMBER, MODES, Forest, alike, checked, depth_of, remembered, scores_of
 from .scores import TRANSFORMS, Floats, Ints, Texts, both_classes, classified, labels_of, regressed, transform
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -22,14 +22,17 @@ X = np.array([[0.5, 1], [2, -1], [2, 3], [np.nan, 0]], np.float32)
 
 
 def _forest(
-    roots: Array, split: Array, votes: tuple[Array, Array, Array], sets: dict[int, Array], **nodes: Array
+    roots: Array, split: Array, votes: tuple[Array, Array, Array], sets: dict[int, Array], leaf: Array, **nodes: Array
 ) -> Forest:
     """Put the votes (node, target, weight) in the order of their nodes, and measure the trees."""
     node, target, weight = votes
+    for what, places in (("nodes_featureids", nodes["feature"]), ("the list of what leaves vote for", target)):
+        if places.min(initial=0) < 0:
+            raise ShapeError(f"{what} has {places.min()}", hint="export the model again")
     order = np.argsort(node, kind="stable")
     count = np.bincount(node, minlength=len(split))
     first = np.cumsum(count) - count
-    depth = depth_of(roots, nodes["yes"], nodes["no"])
+    depth = depth_of(nodes["yes"], nodes["no"], leaf)
     lone = int(target[0]) if len(target) and (target == target[0]).all() else None
     return Forest(roots, nodes["feature"], split, nodes["mode"], nodes["yes"], nodes["no"], nodes["nan_is_yes"],
                   target[order], weight[order], first, count, sets, depth, lone, bool((weight >= 0).all()))  # fmt: skip
@@ -50,18 +53,34 @@ def _from_ids(
     weight: Any,
 ) -> Forest:
     """Trees whose nodes are named by pairs (tree, node). A tree's root is its first node that is nobody's child."""
+    alike(
+        "nodes",
+        {"nodes_treeids": tree, "nodes_nodeids": node, "nodes_featureids": feature, "nodes_modes": mode,
+         "nodes_values": split, "nodes_truenodeids": yes, "nodes_falsenodeids": no},
+        nan_is_yes,
+    )  # fmt: skip
+    alike("leaves", {"treeids": vote_tree, "nodeids": vote_node, "ids": vote_target, "weights": weight})
     trees, nodes = np.asarray(tree, np.int64), np.asarray(node, np.int64)
-    order = np.lexsort((nodes, trees))
-    sorted_trees, sorted_nodes = trees[order], nodes[order]
-    span = max(int(np.max(ids, initial=0)) for ids in (node, yes, no, vote_node)) + 1
-    names = sorted_trees * span + sorted_nodes
+    ids = np.unique(trees), np.unique(nodes)
+
+    def rank(ids: Array, wanted: Array) -> Array:
+        at = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
+        if len(wanted) and (not len(ids) or (ids[at] != wanted).any()):
+            raise ShapeError("a tree refers to a node that it lacks", hint="export the model again")
+        return at
+
+    def named(tree: Array, node: Array) -> Array:
+        return rank(ids[0], tree) * len(ids[1]) + rank(ids[1], node)
+
+    names = named(trees, nodes)
+    order = np.argsort(names, kind="stable")
+    names = names[order]
+    if (twice := np.flatnonzero(names[1:] == names[:-1])).size:
+        one = order[twice[0]]
+        raise ShapeError(f"tree {trees[one]} has two nodes {nodes[one]}", hint="export the model again")
 
     def place(tree: Array, node: Array) -> Array:
-        wanted = tree * span + node
-        at = np.minimum(np.searchsorted(names, wanted), max(len(names) - 1, 0))
-        if len(wanted) and (not len(names) or (names[at] != wanted).any()):
-            raise ShapeError("a tree refers to a node that it lacks", hint="export the model again")
-        return order[at]
+        return order[rank(names, named(tree, node))]
 
     own = np.arange(len(nodes))
     leaf = np.asarray([m == "LEAF" for m in mode], bool)
@@ -82,6 +101,7 @@ def _from_ids(
         _numbers(split),
         (votes, np.asarray(vote_target, np.int64), _numbers(weight)),
         {},
+        leaf,
         feature=np.where(leaf, 0, np.asarray(feature, np.int64)),
         mode=np.asarray([MODES.get(m, 0) for m in mode], np.int64),
         yes=true,
@@ -317,6 +337,13 @@ def _from_lists(
     members: Any,
 ) -> Forest:
     """Trees of inner nodes and, apart from them, leaves: a forest numbers the leaves after the nodes."""
+    alike(
+        "nodes",
+        {"nodes_featureids": feature, "nodes_modes": mode, "nodes_splits": split, "nodes_truenodeids": yes,
+         "nodes_falsenodeids": no, "nodes_trueleafs": yes_leaf, "nodes_falseleafs": no_leaf},
+        nan_is_yes,
+    )  # fmt: skip
+    alike("leaves", {"leaf_targetids": target, "leaf_weights": weight})
     nodes, leaves = len(feature), len(target)
 
     def child(place: Any, is_leaf: Any) -> Array:
@@ -328,18 +355,24 @@ def _from_lists(
     def padded(values: Any, dtype: Any) -> Array:
         return np.concatenate([np.asarray(values).astype(dtype), np.zeros(leaves, dtype)])
 
-    kinds = padded(mode, np.int64)
+    kinds = checked("nodes_modes", padded(mode, np.int64), MEMBER + 1)
     asked = np.flatnonzero(kinds[:nodes] == MEMBER)
-    sets: dict[int, Array] = {}
-    if len(asked):
-        listed = np.asarray(() if members is None else members)
-        parts = np.split(listed, np.flatnonzero(np.isnan(listed)))
-        sets = {int(n): part[~np.isnan(part)] for n, part in zip(asked, parts, strict=False)}
+    listed = np.asarray(() if members is None else members)
+    parts = np.split(listed, np.flatnonzero(np.isnan(listed)))
+    if len(parts) > len(asked) and not np.any(parts[-1] == parts[-1]):
+        parts.pop()  # NaN ends the last set too
+    if len(asked) and len(parts) != len(asked):
+        raise ShapeError(
+            f"membership_values has {len(parts)} sets, and {len(asked)} nodes ask for one",
+            hint="export the model again",
+        )
+    sets = {int(n): part[~np.isnan(part)] for n, part in zip(asked, parts, strict=False)}
     return _forest(
         checked("tree_roots", np.asarray(roots, np.int64), nodes),
         padded(split, np.asarray(split).dtype),
         (np.arange(nodes, nodes + leaves), np.asarray(target, np.int64), np.asarray(weight)),
         sets,
+        np.arange(nodes + leaves) >= nodes,
         feature=padded(feature, np.int64),
         mode=kinds,
         yes=child(yes, yes_leaf),

@@ -105,8 +105,20 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
     if type.dtype is DType.STRING:
         if value.dtype.kind == "S":
             return np.char.decode(value, "utf8").astype(object)
-        return value.astype(object) if value.dtype.kind in "UT" else value
+        return value.astype(object) if value.dtype.kind in "UT" else _texts(value)
     return np.ascontiguousarray(value).reshape(value.shape)
+
+
+def _texts(array: Array) -> Array:
+    """An array of objects whose elements are texts; bytes become such. TypeError for others: no operator knows them."""
+    if array.dtype != object or all(isinstance(x, str) for x in array.flat):
+        return array
+    texts = np.empty(array.shape, object)
+    for i, x in enumerate(array.flat):
+        if not isinstance(x, (str, bytes)):
+            raise TypeError(f"element {i} is {x!r}, a {type(x).__name__} and no text")
+        texts.flat[i] = x if isinstance(x, str) else x.decode()
+    return texts
 
 
 def _as_is(array: Array, type: Tensor) -> bool:

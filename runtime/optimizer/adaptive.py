@@ -163,4 +163,6 @@ class Ftrl(Optimizer):
         n = square + dW * dW
         after = z + dW - (e.sqrt(n) - e.sqrt(square)) * W / rate
         moved = (e.sign(after) * self.lamda1 - after) / ((e.sqrt(n) + self.beta) / rate + self.weight_decay)
-        return e.where(e.greater(e.abs(after), self.lamda1), moved, W * 0.0), after, n
+        moves = e.greater(rate, 0.0)  # a schedule may begin or end at 0, where the rule would be 0 / 0
+        moved = e.where(e.greater(e.abs(after), self.lamda1), moved, W * 0.0)
+        return e.where(moves, moved, W), e.where(moves, after, z), e.where(moves, n, square)

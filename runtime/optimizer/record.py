@@ -38,6 +38,11 @@ from .schedule import Schedule
 COMMON = ("rate", "weight_decay", "groups", "lazy_update")
 
 
+def matches(name: str, *patterns: str) -> bool:
+    """True if a pattern is this very name, which may have brackets, or a shell wildcard for it."""
+    return any(name == p or fnmatchcase(name, p) for p in patterns)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Parameters whose names match one of `patterns` (shell wildcards): their rate is multiplied by `scale`, and they
@@ -48,7 +53,7 @@ class Group:
     weight_decay: float | None = None
 
     def holds(self, name: str) -> bool:
-        return any(fnmatchcase(name, p) for p in self.patterns)
+        return matches(name, *self.patterns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -295,3 +295,12 @@ def test_what_a_product_takes_zero_times_is_not_read(onednn: bool) -> None:
     g = GraphBuilder()
     y = g.Gemm(g.input("a", f32(4, 5)), g.const(numbers(5, 3)), g.input("c", f32(1)), beta=0.0)
     assert np.isfinite(Session(g.graph([y]), onednn=onednn)(numbers(4, 5), np.array([NAN]))).all()
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize(("op", "by"), [("Neg", None), ("Mul", -2.0), ("Div", -2.0), ("Mul", 2.0)])
+def test_zeros_keep_their_signs(op: str, by: float | None, onednn: bool) -> None:
+    """oneDNN's linear function added 0, so that -0 was 0, and what is divided by it infinity of the other sign."""
+    x = np.array([0.0, -0.0, 1.0, -1.0], np.float32)
+    (y,) = Session(single(op, (4,), *([] if by is None else [np.float32(by)])), onednn=onednn)(x)[None]
+    assert (np.signbit(y) == np.signbit(x * np.float32(by or -1))).all()

@@ -44,5 +44,5 @@ def while_loop(
 
 
 def cond(pred: Any, then_func: Callable[[], Any], else_func: Callable[[], Any], name: str = "cond") -> Any:
-    """What one of two functions gives."""
+    """Return what one of two functions gives."""
     return then_func() if bool(pred) else else_func()

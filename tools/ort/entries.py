@@ -62,6 +62,7 @@ class Entries:
     known: Mapping[str, tuple[Check, str]]
     where: str
     given: dict[str, str] = field(default_factory=dict[str, str])
+    hints: dict[str, str] = field(default_factory=dict[str, str])  # that were overlooked: told, not followed
 
     def add(self, key: str, value: str) -> None:
         """Raises ArgumentError for an entry or a value that would be ignored.
@@ -76,15 +77,16 @@ class Entries:
         check, hint = self.known.get(key, (_one_of(), f"leave it out; known are {', '.join(self.known)}"))
         if not check(value):
             if key in ENTRIES and overlooked(key, value):
+                self.hints[key] = str(value)
                 return
             raise ArgumentError(f"{key} = {value!r} would be ignored", where=self.where, hint=hint)
         self.given[key] = str(value)
 
     def get(self, key: str, where: str) -> str:
         """Raises ArgumentError for an entry that was not set."""
-        if key not in self.given:
+        if key not in self.given and key not in self.hints:
             raise ArgumentError(f"there is no entry {key!r}", where=where, hint="set it before")
-        return self.given[key]
+        return self.given[key] if key in self.given else self.hints[key]
 
     def number(self, key: str) -> int | None:
         return int(self.given[key]) if key in self.given else None

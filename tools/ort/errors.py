@@ -50,8 +50,8 @@ class RuntimeException(ExecutionError):
     """A step of a run failed."""
 
 
-class RuntimeIndexException(OutOfRange, RuntimeException):
-    """A step read an element that its axis does not have."""
+class RuntimeIndexException(OutOfRange, RuntimeException, InvalidArgument):
+    """A step read an element that its axis does not have: an invalid argument, to ONNX Runtime."""
 
 
 class UnsupportedGraph(NotImplemented, InvalidGraph):

@@ -185,6 +185,7 @@ or means nothing
         made.initializers.update(self.initializers)
         made.providers.extend(self.providers)
         made.entries.given.update(self.entries.given)
+        made.entries.hints.update(self.entries.hints)
         return made
 
     def add_session_config_entry(self, key: str, value: str) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
 from ...ops.errors import ArgumentError, MezzoError
@@ -57,6 +59,17 @@ class OrtEpAssignedSubgraph:
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
         return list(self.nodes)
+
+
+def _fed(value: Any) -> Any:
+    """Feed of a session: the array of a value, and texts of objects that are none, as ONNX Runtime makes them."""
+    if value.__class__ is OrtValue:
+        return value._value
+    if value.__class__ is not np.ndarray or not value.dtype.hasobject:
+        return value
+    texts = np.empty(value.shape, object)
+    texts.reshape(-1)[:] = [x if isinstance(x, (str, bytes)) else str(x) for x in value.flat]
+    return texts
 
 
 class InferenceSession:
@@ -197,8 +210,8 @@ class InferenceSession:
             hint = "give {name: array}"
             raise WrongType(f"feeds are a mapping, not a {type(input_feed).__name__}", where="run", hint=hint)
         for fed in input_feed.values():
-            if fed.__class__ is OrtValue:
-                input_feed = {n: x._value if x.__class__ is OrtValue else x for n, x in input_feed.items()}
+            if fed.__class__ is OrtValue or (fed.__class__ is np.ndarray and fed.dtype.hasobject):
+                input_feed = {n: _fed(x) for n, x in input_feed.items()}
                 break
         try:
             if run_options is None and not self._watched and not self._log.wants(INFO):

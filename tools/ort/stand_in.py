@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.metadata
 import importlib.util
 import os
@@ -147,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         case ["-m", module, *rest]:
             as_onnxruntime()
             sys.argv = [module, *rest]
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            runpy.run_module(module, {"__builtins__": builtins}, "__main__", alter_sys=True)
         case ["-c", code, *rest]:
             as_onnxruntime()
             sys.argv = ["-c", *rest]
@@ -169,7 +170,7 @@ def _program(program: str) -> None:
     if os.path.isfile(program) and not program.endswith((".zip", ".pyz")):
         sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
     if os.path.exists(program):
-        runpy.run_path(program, run_name="__main__")
+        runpy.run_path(program, {"__builtins__": builtins}, "__main__")  # the module, as Python gives it
         return
     commands = importlib.metadata.entry_points(group="console_scripts", name=program)
     if not commands:

@@ -42,6 +42,7 @@ TYPES: Final = {name: dtype for dtype, name in NAMES.items()}
 REFUSED: Final = ("sequence_id", "sequence_start", "sequence_end", "priority", "shared_memory_region", "classification")
 MICROSECONDS: Final = 1e-6
 RANK: Final = 32
+LARGEST: Final = 2**56  # elements of an array, were it not for axes of size 0, and microseconds of a timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def read(body: bytes | bytearray, head: int | None, inputs: Sequence[Port], outp
     known = {p.name: p for p in inputs}
     for entry in _list(said.get("inputs"), "inputs"):
         about = _mapping(entry, "an input")
-        name = about.get("name")
+        name = _name(about, "an input")
         if name not in known or name in feeds:
             what = "is given twice" if name in feeds else "is none that the model takes"
             raise _bad(f"input {name!r} {what}", f"it takes {', '.join(map(str, inputs))}")
@@ -105,6 +106,8 @@ def _array(about: Mapping[str, Any], port: Port, part: memoryview | None) -> Arr
     where = f"input {name!r}"
     if not isinstance(shape, list) or len(shape) > RANK or any(type(n) is not int or n < 0 for n in shape):
         raise _bad(f"{where}: {shape!r} is no shape")
+    if math.prod(n or 1 for n in shape) > LARGEST:
+        raise _bad(f"{where}: shape {shape} is larger than any array")
     if not isinstance(port.type, Tensor) or kind is not port.type.dtype:
         raise _bad(f"{where} is {about.get('datatype')}, the model takes {port}")
     count = math.prod(shape)
@@ -116,6 +119,8 @@ def _array(about: Mapping[str, Any], port: Port, part: memoryview | None) -> Arr
     flat = [*_flat(data, where)] if isinstance(data, list) else None
     if flat is None or len(flat) != count:
         raise _bad(f"{where}: shape {shape} has {count} elements, data has {'none' if flat is None else len(flat)}")
+    if isinstance(data, list) and any(isinstance(x, list) for x in data) and not _nested(data, shape):
+        raise _bad(f"{where}: the lists of data are not nested as shape {shape} says", "nest them so, or not at all")
     return _from_json(flat, kind, where).reshape(shape)
 
 
@@ -158,11 +163,21 @@ def _flat(data: list[Any], where: str, depth: int = 0) -> Iterator[Any]:
             yield each
 
 
+def _nested(data: Any, shape: Sequence[int]) -> bool:
+    if not shape:
+        return not isinstance(data, list)
+    return isinstance(data, list) and len(data) == shape[0] and all(_nested(x, shape[1:]) for x in data)
+
+
 def _from_json(flat: list[Any], kind: DType, where: str) -> Array:
     """Elements that JSON gives; numbers that the type does not hold are refused."""
     if kind is DType.STRING:
         if not all(isinstance(x, str) for x in flat):
             raise _bad(f"{where}: elements of BYTES are texts")
+        try:
+            "".join(flat).encode()
+        except UnicodeEncodeError as error:
+            raise _bad(f"{where}: a text has half of a pair of surrogates") from error
         texts = np.empty(len(flat), object)
         texts[:] = flat
         return texts
@@ -183,7 +198,7 @@ def _wanted(entries: Any, known: set[str], binary: bool) -> dict[str, bool] | No
     wanted = dict[str, bool]()
     for entry in _list(entries, "outputs"):
         about = _mapping(entry, "an output")
-        name = about.get("name")
+        name = _name(about, "an output")
         if name not in known:
             raise _bad(f"there is no output {name!r}", f"there are {', '.join(sorted(known))}")
         parameters = _parameters(about, f"output {name!r}")
@@ -196,7 +211,7 @@ def _seconds(parameters: Mapping[str, Any]) -> float | None:
     said = parameters.get("timeout")
     if said is None or said == 0:
         return None
-    if type(said) is not int or said < 0:
+    if type(said) is not int or not 0 < said <= LARGEST:
         raise _bad(f"the timeout {said!r} is no number of microseconds")
     return said * MICROSECONDS
 
@@ -256,6 +271,13 @@ def _parameters(of: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         if parameters.get(name):
             raise _bad(f"{where}: {name} would be ignored", "leave it out")
     return parameters
+
+
+def _name(about: Mapping[str, Any], what: str) -> str:
+    name = about.get("name")
+    if not isinstance(name, str):
+        raise _bad(f"the name of {what} is {name!r}, no text")
+    return name
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...ops import Tensor
 from ...ops.dataclasses import dataclass
-from ...ops.errors import BudgetError, Cancelled, DeadlineError, InputError, MezzoError
+from ...ops.errors import BudgetError, Cancelled, DeadlineError, InputError, MezzoError, OutOfRange
 from ...ops.types import Array
 from ...runtime.execution.session import Session
 from ..feeds import parse_sizes
@@ -26,6 +26,7 @@ from ..load import load
 from .line import Job, Line
 from .metrics import Metrics
 from .protocol import Inquiry, tensors
+from .rows import ROWS, leaking
 
 LONG: Final = 0.05  # seconds of a run from which on it can be ended by whoever asked for it
 ALIKE: Final = 1e-3  # how far a row's answer may be apart alone and beside another, of the largest magnitude
@@ -69,9 +70,7 @@ class Served:
             max_memory=settings.max_memory, instances=settings.instances,
         )  # fmt: skip
         self.inputs, self.outputs = tensors(self.session.inputs), tensors(self.session.outputs)
-        if settings.rows > 1:
-            self._batchable()
-        self.warm = self._warmed()
+        self.warm = self._warmed(self._batchable() if settings.rows > 1 else None)
         self.line = Line(settings.rows, settings.wait)
         self.running, self.seconds = 0, 0.0
         self.users = 0  # requests that may still come into the line
@@ -81,34 +80,44 @@ class Served:
 
     # -- before the first request -----------------------------------------------------------------------------------
 
-    def _batchable(self) -> None:
-        """Raise InputError unless the first axis of all inputs and outputs is one open dim."""
-        first = {(p.type.dims or (None,))[0] if isinstance(p.type, Tensor) else None for p in self.session.inputs}
-        ends = {(p.type.dims or (0,))[0] if isinstance(p.type, Tensor) else 0 for p in self.session.outputs}
-        if len(first) != 1 or not isinstance(next(iter(first)), str) or any(type(d) is int for d in ends):
+    def _batchable(self) -> str:
+        """The open dim in front of all inputs and outputs, and nowhere else in inputs; InputError otherwise."""
+        dims = [list(p.type.dims or ()) if isinstance(p.type, Tensor) else [] for p in self.session.inputs]
+        ends = [(p.type.dims or (0,))[0] if isinstance(p.type, Tensor) else 0 for p in self.session.outputs]
+        first, more = {d[0] if d else None for d in dims}, {n for d in dims for n in d[1:]}
+        row = next(iter(first), None)
+        if len(first) != 1 or not isinstance(row, str) or row in more or any(type(d) is int for d in ends):
             told = ", ".join(map(str, (*self.session.inputs, *self.session.outputs)))
             hint = "serve it with --batch 1, or export it with an open dim in front"
             raise InputError(f"requests cannot run together: {told}", where=self.name, hint=hint)
+        return row
 
-    def _warmed(self) -> str:
+    def _warmed(self, row: str | None) -> str:
         """Run each size that runs together once; the sizes that were chosen for open dims. Raises InputError where a
-        row's answer depends on the row beside it."""
+        row's answer depends on the rows beside it."""
         given = parse_sizes(self.settings.dims)
-        chosen, feeds = first_that_runs(self.session, given, 0, lambda f: (self.session.run(f), f)[1])
-        if self.settings.rows == 1:
-            return chosen
-        one = {n: a[:1] for n, a in feeds.items()}
-        other = {n: np.flip(a[:1], -1) for n, a in feeds.items()}  # the same elements: places in a table stay such
-        alone, apart = self.session.run(one), self.session.run(other)
-        both = self.session.run({n: np.concatenate([one[n], other[n]]) for n in one})
-        for name, whole in both.items():
-            rows = np.concatenate([alone[name], apart[name]]) if alone[name].ndim else alone[name]
-            if rows.shape != whole.shape or not _alike(rows, whole):
-                hint = "serve it with --batch 1"
-                raise InputError(f"output {name!r} of a row depends on the rows beside it", where=self.name, hint=hint)
+        if row is None:
+            return first_that_runs(self.session, given, 0, lambda f: (self.session.run(f), f)[1])[0]
+        given[row] = str(ROWS)
+        chosen, (feeds, whole) = first_that_runs(self.session, given, 0, lambda f: (f, self.session.run(f)))
+        ones = [{n: a[i : i + 1] for n, a in feeds.items()} for i in range(ROWS)]
+        alone = [self.session.run(one) for one in ones]
+        uneven = next((n for n, w in whole.items() if any(np.shape(a[n])[:1] != (1,) for a in alone)), None)
+        for name, together in whole.items():
+            if uneven == name or len(together) != ROWS:
+                raise self._refused(f"output {name!r} has not one row for each row of the inputs")
+            rows = np.concatenate([a[name] for a in alone])
+            if rows.shape != together.shape or not _alike(rows, together):
+                raise self._refused(f"output {name!r} of a row depends on the rows beside it")
+        leaks = leaking(self.session.graph, feeds)
+        if leaks is not None:
+            raise self._refused(f"output {leaks!r} of a row depends on the rows beside it")
         for size in sizes(self.settings.rows):
-            self.session.run({n: np.concatenate([a] * size) for n, a in one.items()})
+            self.session.run({n: np.concatenate([a] * size) for n, a in ones[0].items()})
         return chosen
+
+    def _refused(self, why: str) -> InputError:
+        return InputError(why, where=self.name, hint="serve it with --batch 1")
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -170,6 +179,9 @@ class Served:
             self.metrics.waited.see(now - job.came, **self.labels)
             if cancel is not None:
                 job.ticket.add_done_callback(lambda _: self._forsaken(jobs, cancel))
+            if job.until < math.inf:  # those that run with it may have longer
+                timer = loop.call_later(max(0.0, job.until - now), self._told_late, job)
+                job.ticket.add_done_callback(lambda _, timer=timer: timer.cancel())
         if self.settings.rows > 1:
             self.metrics.rows.see(sum(job.rows for job in jobs), **self.labels)
         loop.run_in_executor(self._threads, self._run, jobs, cancel).add_done_callback(partial(self._done, jobs))
@@ -186,13 +198,16 @@ class Served:
         for job in jobs:
             job.gone = True
             job.until = math.inf
-            if not job.ticket.done():
-                job.ticket.set_exception(DeadlineError("the request waited until its deadline", where=self.name))
+            self._told_late(job)
+
+    def _told_late(self, job: Job) -> None:
+        if not job.ticket.done():
+            job.ticket.set_exception(DeadlineError("the request was not answered by its deadline", where=self.name))
 
     @staticmethod
     def _forsaken(jobs: tuple[Job, ...], cancel: threading.Event) -> None:
         """End a run that nobody waits for any more."""
-        if all(job.ticket.cancelled() for job in jobs):
+        if all(job.ticket.done() for job in jobs):
             cancel.set()
 
     def _run(self, jobs: tuple[Job, ...], cancel: threading.Event | None) -> list[Any]:
@@ -301,7 +316,7 @@ def refusal(error: BaseException) -> tuple[int, Mapping[str, str]]:
             return 504, {}
         case BudgetError():
             return 413, {}
-        case InputError():
+        case InputError() | OutOfRange():
             return 400, {}
         case MezzoError() if type(error).__name__ == "ShapeError":
             return 400, {}

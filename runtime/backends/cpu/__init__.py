@@ -17,6 +17,8 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.extremes", "reductions.Extremes", "GlobalMaxPool ReduceMax ReduceMin"),
     _later("numpy.sums", "reductions.Sums", "ReduceMean ReduceSum"),
     _later("numpy.places", "reductions.ExtremePlaces", "ArgMax ArgMin"),
+    _later("numpy.top_k", "best.TopK", "TopK"),
+    _later("numpy.boxes", "best.Boxes", "NonMaxSuppression"),
     _later("numpy.sum_squares", "reductions.SumSquares", "ReduceSumSquare"),
     _later("numpy.total_norm", "reductions.TotalNorm", "mezzo.TotalNorm"),
     _later("numpy.pad", "pad.Pad", "Pad", True),

@@ -120,7 +120,8 @@ def gpu(name: str, host: Executor) -> GpuExecutor:
     """
     match = NAMES.fullmatch(name)
     if match is None:
-        raise InputError(f"{name!r} is no device", hint="give 'cpu', 'gpu:0', or 'gpu:0@sm_90' to plan without a GPU")
+        hint = "give 'cpu', 'gpu', 'gpu:0', or 'gpu:0@sm_90' to plan without a GPU"
+        raise InputError(f"{name!r} is no device", hint=hint)
     index, kernels = int(match[1]), (*GPU_KERNELS, Host())
     if match[2]:
         target = GpuTarget(name, kernels, host.target, index, int(match[2]), planned=True)

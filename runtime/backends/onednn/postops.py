@@ -68,6 +68,7 @@ def _gelu(link: Link) -> tuple[str, float, float]:
     return ("eltwise_gelu_tanh" if link.attr("approximate") == "tanh" else "eltwise_gelu_erf"), 0.0, 0.0
 
 
+NOTHING: Final = -0.0  # to be added: with 0.0 the negative of 0 would be 0, not -0, whose reciprocal is -inf
 # https://oneapi-src.github.io/oneDNN/dev_guide_eltwise.html; ONNX's Round is to the nearest even, as oneDNN's is.
 # Its logarithm and soft_relu are not here: near their zeros they have an absolute error where a relative one is meant
 ELTWISE: Final[dict[str, Eltwise]] = {
@@ -79,7 +80,7 @@ ELTWISE: Final[dict[str, Eltwise]] = {
     "HardSwish": lambda n: ("eltwise_hardswish", 1 / 6, 0.5),
     "LeakyRelu": lambda n: ("eltwise_relu", n.attr("alpha"), 0.0),
     "Mish": lambda n: ("eltwise_mish", 0.0, 0.0),
-    "Neg": lambda n: ("eltwise_linear", -1.0, 0.0),
+    "Neg": lambda n: ("eltwise_linear", -1.0, NOTHING),
     "Reciprocal": lambda n: ("eltwise_pow", 1.0, -1.0),
     "Relu": lambda n: ("eltwise_relu", 0.0, 0.0),
     "Round": lambda n: ("eltwise_round", 0.0, 0.0),
@@ -105,7 +106,8 @@ BINARY: Final = {
 }  # fmt: skip
 COMMUTE: Final = {"Add", "Mul", "Max", "Min"}
 LINEAR: Final[dict[str, Callable[[float], tuple[float, float]]]] = {
-    "Add": lambda v: (1.0, v), "Sub": lambda v: (1.0, -v), "Mul": lambda v: (v, 0.0), "Div": lambda v: (1 / v, 0.0),
+    "Add": lambda v: (1.0, v), "Sub": lambda v: (1.0, -v), "Mul": lambda v: (v, NOTHING),
+    "Div": lambda v: (1 / v, NOTHING),
 }  # fmt: skip
 
 

@@ -1,0 +1,82 @@
+"""Kernels that look for the best of many, against the references: the same places, in the same order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.ops import Context, DType, Tensor
+from mezzo.ops.types import Array
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
+
+RNG = np.random.default_rng(0)
+
+
+def compared(op: str, xs: list[Array | None], kernel: str, outputs: int = 1, **attrs: Any) -> None:
+    g = GraphBuilder()
+    fed = {f"x{i}": x for i, x in enumerate(xs) if x is not None}
+    names = [None if x is None else g.input(f"x{i}", Tensor(DType.of(x.dtype), x.shape)) for i, x in enumerate(xs)]
+    made = g.op(op, *names, outputs=outputs, **attrs)
+    graph = g.graph(list(made) if isinstance(made, tuple | list) else [made])
+    session = Session(graph)
+    with np.errstate(all="ignore"):
+        found = list(session.run(fed).values())
+        (node,) = graph.nodes
+        want = node.record.reference(Context(np), *xs, **attrs)
+    assert [s.choice.kernel for s in session.program.steps] == [kernel]
+    for a, b in zip(found, want if isinstance(want, tuple) else (want,), strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(
+    "x",
+    [
+        RNG.standard_normal((3, 1500)).astype(np.float32),
+        RNG.integers(-20, 20, (2, 3000)),  # of equals the first
+        RNG.integers(0, 4, (2, 2100)).astype(np.uint8),
+        RNG.integers(-9, 9, (2, 2100)).astype(np.float16),
+        np.where(RNG.random((2, 2100)) < 0.3, np.nan, RNG.standard_normal((2, 2100))),
+        np.where(RNG.random((2, 2100)) < 0.001, np.nan, np.inf).astype(np.float32),
+        np.array([1, 2, 1], np.float32),
+        np.zeros((0, 5000), np.float32),
+    ],
+    ids=lambda x: f"{x.dtype}{list(x.shape)}",
+)
+def test_the_best_of_rows(x: Array, largest: int) -> None:
+    for count in (0, 1, 3, 40, x.shape[-1]):
+        if count <= x.shape[-1]:
+            compared("TopK", [x, np.array([count])], "numpy.top_k", 2, largest=largest)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_the_best_along_any_axis(axis: int) -> None:
+    compared("TopK", [RNG.integers(-30, 30, (40, 20, 60)), np.array([4])], "numpy.top_k", 2, axis=axis)
+
+
+def boxes(images: int, count: int, spread: float) -> Array:
+    corner, size = RNG.random((images, count, 2)) * spread, RNG.random((images, count, 2)) - 0.2
+    return np.concatenate([corner, corner + size], -1).astype(np.float32)
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize(("count", "spread"), [(1, 1.0), (63, 2.0), (300, 3.0), (900, 60.0)])
+def test_boxes_that_overlap_no_better_one(count: int, spread: float, centred: int) -> None:
+    """More of them than a word has bits, or a chunk has boxes; equal scores; some that are not finite."""
+    sides, scores = boxes(2, count, spread), (RNG.integers(0, 50, (2, 2, count)) / 50).astype(np.float32)
+    sides[:, ::97, 1], sides[:, 5::101, 2], scores[:, 0, 3::89] = np.nan, np.inf, np.nan
+    for most in (0, 1, 70, 10_000):
+        for ratio, least in ((None, None), (0.5, 0.3), (0.0, None), (1.0, 0.9)):
+            limits = [None if v is None else np.array([v], np.float32) for v in (ratio, least)]
+            compared(
+                "NonMaxSuppression", [sides, scores, np.array([most]), *limits], "numpy.boxes", center_point_box=centred
+            )
+
+
+def test_no_boxes_and_no_limits() -> None:
+    compared("NonMaxSuppression", [np.zeros((1, 0, 4), np.float32), np.zeros((1, 2, 0), np.float32)], "numpy.boxes")
+    compared("NonMaxSuppression", [boxes(1, 9, 1.0), RNG.random((1, 1, 9)).astype(np.float32)], "numpy.boxes")
