@@ -62,7 +62,7 @@ class OrtEpAssignedSubgraph:
 
 
 def _fed(value: Any) -> Any:
-    """What a session takes: the array of a value, and texts of objects that are none, as ONNX Runtime makes them."""
+    """Feed of a session: the array of a value, and texts of objects that are none, as ONNX Runtime makes them."""
     if value.__class__ is OrtValue:
         return value._value
     if value.__class__ is not np.ndarray or not value.dtype.hasobject:
