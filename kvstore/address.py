@@ -7,7 +7,8 @@ import time
 from contextlib import suppress
 
 from ..ops.errors import DeadlineError, InputError
-from .environment import LOOPBACK, local
+from .environment import local
+from .schedulers import LOOPBACK
 
 Address = tuple[str, int] | str  # host and port, or the path of a unix socket
 

@@ -36,11 +36,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, get_args
 
 from ..ops.errors import InputError, MezzoError
-from . import secret
-from .schedulers import LOOPBACK, told
+from . import schedulers, secret
 
 Role = Literal["worker", "server", "scheduler"]
 ROLES: tuple[str, ...] = get_args(Role)
+LOOPBACK = schedulers.LOOPBACK
 DEADLINE = 120.0
 TICK = 0.025  # seconds between looks at the clock, at most
 # Seconds beyond the deadline that a wait goes on where somebody else may know better who is missing: the workers of a
@@ -90,7 +90,7 @@ class Environment:
 
         Raises InputError that names every variable that is missing or wrong.
         """
-        found = _Reader(told(os.environ if given is None else given))
+        found = _Reader(schedulers.told(os.environ if given is None else given))
         key_file = found.take(secret.FILE, _text, "")
         made = cls(
             role=found.take("DMLC_ROLE", _role),
@@ -167,7 +167,7 @@ class Environment:
 
 def present(given: Mapping[str, str] | None = None) -> bool:
     """True if a launcher has set any variable of the contract, or told the same in its own."""
-    return any(name.startswith("DMLC_") for name in told(os.environ if given is None else given))
+    return any(name.startswith("DMLC_") for name in schedulers.told(os.environ if given is None else given))
 
 
 def attempt() -> int:

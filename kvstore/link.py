@@ -13,7 +13,7 @@ from .levels import Levels
 from .loop import Loop
 from .member import Member
 from .protocol import messages as m
-from .uplink import Uplink, bytes_of
+from .uplink import Lies, Uplink, bytes_of
 
 # Bytes up to which a worker speaks to servers itself, since one more process costs more than the value: where workers
 # of a host are summed, and where there is one alone.
@@ -51,8 +51,10 @@ class Link:
 
     def lift(self, value: HostValue, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
         stored = (_value(value.number), 0)
+        lies: Lies | None
         if given is None or given is value.stored:
-            source, lies = None if given is None else value.data, stored
+            source = None if given is None else value.data
+            lies = stored
         else:
             source, lies = bytes_of(given), ((0, value.lifted), 0)
         if value.packing and self._apart:  # all hosts get what those get to which values travel

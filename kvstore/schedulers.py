@@ -68,8 +68,9 @@ class Scheduled:
 
 
 def scheduled(given: Mapping[str, str]) -> Scheduled | None:
-    """What a launcher has told in these variables; None where none has, or the contract itself is there. The innermost
-    counts: torchrun before Open MPI before Slurm. Raises InputError for what is missing or no number."""
+    """Return the worker that a launcher has described in these variables; None where none has, or the contract is
+    there. The innermost counts: torchrun before Open MPI before Slurm. Raises InputError for what is missing or no
+    number."""
     if any(name.startswith(CONTRACT) for name in given):
         return None
     for there, read in ((("RANK", "WORLD_SIZE"), _torchrun), (("OMPI_COMM_WORLD_RANK",), _mpi), (_SRUN, _slurm)):

@@ -295,7 +295,7 @@ class KVStore:
                 self._given[key] = given + self._given[key] if key in self._given else given
 
     def _with_losses(self, declared: Declared, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What is pushed, and what was lost before."""
+        """Return the arrays of a push, with what was lost before."""
         lost = self._given.pop(declared.key, None) if self._given else None
         return arrays if lost is None else (*arrays, lost)
 

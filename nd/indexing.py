@@ -184,6 +184,8 @@ def _places_of(x: Array, part: Any, axis: int, given: tuple[Any, ...]) -> tuple[
     one = as_array(np.zeros(0, np.int64) if isinstance(part, list) and not part else part, x._place)
     if one.dtype.kind in "iu":
         return [cast(one, np.dtype(np.int64))], 1
+    if _whole(one):
+        return [cast(one, np.dtype(np.int64))], 1
     if one.dtype.kind != "b":
         raise _wrong(x, given, f"an index of {one.dtype}")
     sizes = x.shape[axis : axis + one.ndim]
@@ -191,6 +193,14 @@ def _places_of(x: Array, part: Any, axis: int, given: tuple[Any, ...]) -> tuple[
         raise _wrong(x, given, f"the mask is {one._spec}")  # of no size it may be, as the standard has it
     places = apply("NonZero", one if one.ndim else apply("Reshape", one, known((1,))))
     return [view(places, (i, Ellipsis)) for i in range(max(one.ndim, 1))], one.ndim
+
+
+def _whole(one: Array) -> bool:
+    """True for floats that are whole numbers, as MXNet's indices are; where elements cannot be read, False."""
+    if one.dtype.kind != "f" or RECORDING.trace is not None:
+        return False
+    values = one.asnumpy()
+    return bool((np.isfinite(values) & (values == np.trunc(values))).all())
 
 
 def _axes_of(part: Any) -> int:

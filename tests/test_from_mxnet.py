@@ -72,3 +72,39 @@ def test_arrays_have_mxnets_keywords_and_rounding() -> None:
     assert nd.clip(nd.array([1, 5]), a_min=2, a_max=3).asnumpy().tolist() == [2, 3]
     assert nd.repeat(nd.array([1, 2]), repeats=2).asnumpy().tolist() == [1, 1, 2, 2]
     assert nd.tile(nd.array([1, 2]), reps=(2,)).asnumpy().tolist() == [1, 2, 1, 2]
+
+
+def test_schedules_count_updates_from_1() -> None:
+    """Rates of a real MXNet 1.9.1; a trainer's first update has number 1."""
+    schedules = mx.lr_scheduler
+    poly, cosine = (k(max_update=10, base_lr=0.1) for k in (schedules.PolyScheduler, schedules.CosineScheduler))
+    assert [round(poly(n), 5) for n in (0, 1, 5, 10, 11)] == [0.1, 0.081, 0.025, 0.0, 0.0]
+    assert [round(cosine(n), 5) for n in (0, 1, 5, 10)] == [0.1, 0.09755, 0.05, 0.0]
+    steps = schedules.FactorScheduler(step=2, factor=0.5, base_lr=0.1)
+    assert [steps(n) for n in (0, 1, 2, 3, 4, 5)] == [0.1, 0.1, 0.1, 0.05, 0.05, 0.025]
+    chosen = mx.optimizer.create("sgd", learning_rate=0.1, lr_scheduler=poly)
+    assert round(chosen.learning_rate, 5) == 0.081
+    assert mezzo.optimizer.from_dict(chosen.rule.to_dict()) == chosen.rule
+
+
+def test_arrays_in_the_manner_of_mxnet() -> None:
+    x = mx.nd.arange(6).reshape((2, 3))
+    assert mx.nd.ones((2, 3, 4)).reshape((0, -1)).shape == (2, 12)
+    assert mx.nd.dot(x, x, transpose_b=True).asnumpy().tolist() == [[5, 14], [14, 50]]
+    assert mx.nd.dot(x, x, transpose_a=True).shape == (3, 3)
+    rows = mx.nd.where(mx.nd.array([1, 0]), x, mx.nd.zeros((2, 3)))
+    assert rows.asnumpy().tolist() == [[0, 1, 2], [0, 0, 0]]
+    masked = mx.nd.SequenceMask(x, mx.nd.array([1, 2, 0]), use_sequence_length=True, value=-1)
+    assert masked.asnumpy().tolist() == [[0, 1, -1], [-1, 4, -1]]
+    assert x[mx.nd.array([1, 0])].asnumpy().tolist() == [[3, 4, 5], [0, 1, 2]]
+    with pytest.raises(mezzo.MezzoError, match="an index of float32"):
+        x[mx.nd.array([0.5])]
+
+
+def test_control_flow_over_arrays() -> None:
+    data = mx.nd.arange(3)
+    out, state = mx.nd.contrib.foreach(lambda d, s: (d + s, d + s), data, mx.nd.zeros(1))
+    assert (out.asnumpy().ravel().tolist(), state.asnumpy().tolist()) == ([0, 1, 3], [3])
+    out, values = mx.nd.contrib.while_loop(lambda i: i < 2, lambda i: (i * 10, [i + 1]), [mx.nd.zeros(1)], 3)
+    assert (out.asnumpy().ravel().tolist(), values[0].asnumpy().tolist()) == ([0, 10, 0], [2])
+    assert mx.nd.contrib.cond(mx.nd.ones(1), lambda: "then", lambda: "else") == "then"

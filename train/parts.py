@@ -84,8 +84,8 @@ def written(
 
 
 def whole_snapshots(state: Any, graph: Graph, exchange: object) -> Any:
-    """What a callback counts, as a checkpoint has it: snapshots of a Trainer have the names of one rank, as its other
-    states. Every rank calls it, since each has its parts alone."""
+    """Return the counts of a callback as a checkpoint has them: snapshots of a Trainer have the names of one rank, as
+    its other states. Every rank calls it, since each has its parts alone."""
     if not isinstance(state, Mapping) or not isinstance(exchange, Collective):
         return state
     if COUNT not in state:

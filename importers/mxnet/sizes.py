@@ -1,4 +1,4 @@
-"""What is missing where a model's inputs have no sizes."""
+"""Sizes that are missing where a model's inputs have no sizes."""
 
 from __future__ import annotations
 

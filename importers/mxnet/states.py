@@ -35,7 +35,7 @@ class OptimizerStates:
 
     @property
     def updates(self) -> int:
-        """How many updates were made; 0 where the file does not tell."""
+        """Return the number of updates that were made; 0 where the file does not tell."""
         told = self.settings.get("num_update", 0)
         return told if isinstance(told, int) and told >= 0 else 0
 
@@ -48,7 +48,7 @@ def read_states(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
     """
     limits = budget or Budget()
     if isinstance(source, bytes):
-        return _Reader("model", limits).read(source)
+        return _StateReader("model", limits).read(source)
     path = Path(source)
     try:
         if not path.is_file():
@@ -57,11 +57,11 @@ def read_states(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
         content = path.read_bytes()
     except OSError as error:
         raise ModelError(f"it cannot be read: {error.strerror}", where=path.name) from error
-    return _Reader(path.name, limits).read(content)
+    return _StateReader(path.name, limits).read(content)
 
 
 @dataclass(slots=True)
-class _Reader:
+class _StateReader:
     where: str
     budget: Budget
     count: int = 0

@@ -130,7 +130,7 @@ class Machine:
         return value
 
     def marked(self) -> list[Any]:
-        """What stands above the last mark."""
+        """Return what stands above the last mark."""
         if not self.marks:
             raise self.wrong("a mark is missing")
         begin = self.marks.pop()
@@ -170,7 +170,7 @@ class Machine:
         self.push(known)
 
     def made(self, args: tuple[Any, ...], called: Global) -> None:
-        """What a call stands for: bytes, a number, or an object."""
+        """Return what a call stands for: bytes, a number, or an object."""
         if called.name in BYTES or called.name == ENCODED:
             self.push(self.bytes_of(args))
         elif called.name in BUILT:

@@ -44,6 +44,7 @@ IN_PLACE = 1 << 31  # beside the number of a segment: the value is to be written
 PRIVATE = 1 << 30  # in place of it: what follows is an address of the member's own memory
 URGENT = 1 << 62  # priorities beyond are as good
 FAREWELL = 5.0  # seconds for last words
+LAST_WORD = 0.3  # seconds for that of a member whose memory cannot be read any more
 STILL = 0.3  # seconds in which whoever waits for servers looks for their answer
 COUNTED = "counted"  # what the agent says when it is asked
 
@@ -70,6 +71,7 @@ class Group(Waiting):
         self._foreign: dict[tuple[int, int], Segment] = {}
         self._segments = 0
         self.probe = Probe(self._others())
+        self._unreadable: tuple[Unreadable, float] | None = None  # and when this member has waited for its last word
         self.mesh.note(self._others(), self.probe.question())
 
     # -- memory
@@ -360,7 +362,8 @@ class Group(Waiting):
         try:
             self.moved += value.reduce(None if value.own else self.rule)
         except Unreadable as error:
-            self._die(self._dead(error.member, f"its memory cannot be read ({error})"))
+            if self._unreadable is None:  # its last word, of why it has ended, may be here and not be handled yet
+                self._unreadable = error, time.monotonic() + LAST_WORD
             return
         if self.me < self.members:
             value.done[self.me] = value.step
@@ -420,6 +423,9 @@ class Group(Waiting):
                 self._forget(tag.member, tag.c)
             else:
                 self._hear(tag)
+        if self._unreadable is not None and time.monotonic() > self._unreadable[1]:
+            error = self._unreadable[0]
+            self._die(self._dead(error.member, f"its memory cannot be read ({error})"))
 
     def _hear(self, tag: Tag) -> None:
         """Another member tells of a round."""

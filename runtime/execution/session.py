@@ -87,8 +87,7 @@ class Session:
     is how many input signatures are kept planned at most, None for as many as there is room for. `fuse` puts one
     operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads` is how many one
     step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
-    `device` is "cpu", "gpu:0", "gpu" (the GPU of this process: `mezzo launch --gpus`), or "gpu:0@sm_90" to plan for one
-    that is not here.
+    `device` is "cpu", "gpu:0", "gpu" (the process's own), or "gpu:0@sm_90" to plan for a GPU that is not here.
     `precision` is "auto" ("fp32" on a CPU, "tf32" on a GPU, as other runtimes compute there), "fp32", "bf16" (tensors
     in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands of float32 products are rounded to
     bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open

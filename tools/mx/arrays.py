@@ -93,6 +93,27 @@ def take(a: Array, indices: Array, axis: int = 0, mode: str = "clip") -> Array:
     return flat.reshape((*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :]))
 
 
+def dot(lhs: Array, rhs: Array, transpose_a: bool = False, transpose_b: bool = False, **_: Any) -> Array:
+    """The product over the last axis of one and the first of the other; of what is transposed, the other end."""
+    left = ours.permute_dims(lhs, (*range(1, lhs.ndim), 0)) if transpose_a and lhs.ndim > 1 else lhs
+    right = ours.permute_dims(rhs, (rhs.ndim - 1, *range(rhs.ndim - 1))) if transpose_b and rhs.ndim > 1 else rhs
+    return ours.tensordot(left, right, axes=1)
+
+
+def SequenceMask(  # noqa: N802
+    data: Array, sequence_length: Array | None = None, use_sequence_length: bool = False, value: float = 0.0,
+    axis: int = 0,
+) -> Array:  # fmt: skip
+    """Steps behind each sequence's length become `value`; the other of the first two axes is the batch's."""
+    if sequence_length is None or not use_sequence_length:
+        return data
+    steps = arange(data.shape[axis]).reshape((-1, 1) if axis == 0 else (1, -1))
+    lengths = sequence_length.astype("float32").reshape((1, -1) if axis == 0 else (-1, 1))
+    inside = ours.less(steps, lengths)
+    inside = inside.reshape(inside.shape + (1,) * (data.ndim - 2))
+    return ours.where(inside, data, ours.full_like(data, value))
+
+
 def where(condition: Array, x: Array, y: Array) -> Array:
     """Elements of `x` where the condition is not 0, else of `y`; a vector of conditions chooses rows."""
     rows = condition.ndim == 1 and x.ndim > 1

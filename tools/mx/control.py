@@ -23,7 +23,7 @@ def _stacked(rows: Sequence[Any], missing: int = 0) -> Any:
 
 def foreach(body: Callable[[Any, Any], Any], data: Any, init_states: Any, name: str = "foreach") -> Any:
     """`body(element, states)` for each element of the first axis: all its results, and the last states."""
-    states, rows = init_states, []
+    states, rows = init_states, list[Any]()
     count = (data if isinstance(data, Array) else data[0]).shape[0]
     for i in range(count):
         out, states = body(data[i] if isinstance(data, Array) else [d[i] for d in data], states)
@@ -35,7 +35,7 @@ def while_loop(
     cond: Callable[..., Any], func: Callable[..., Any], loop_vars: Any, max_iterations: int, name: str = "while_loop"
 ) -> Any:
     """`func(*variables)` while `cond(*variables)` holds: results in `max_iterations` rows, and the variables then."""
-    values, rows = _listed(loop_vars), []
+    values, rows = _listed(loop_vars), list[Any]()
     while len(rows) < max_iterations and bool(cond(*values)):
         out, after = func(*values)
         values = _listed(after)
@@ -44,5 +44,5 @@ def while_loop(
 
 
 def cond(pred: Any, then_func: Callable[[], Any], else_func: Callable[[], Any], name: str = "cond") -> Any:
-    """What one of two functions gives."""
+    """Return what one of two functions gives."""
     return then_func() if bool(pred) else else_func()

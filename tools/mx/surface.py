@@ -88,7 +88,7 @@ nd = _module(
     "nd", arrays, random=random, contrib=contrib, uniform=_uniform, normal=_normal, random_uniform=_uniform,
     random_normal=_normal, random_randint=_randint,
 )  # fmt: skip
-arrays.contrib, arrays.uniform, arrays.normal = contrib, _uniform, _normal  # type: ignore[attr-defined]
+arrays.contrib, arrays.uniform, arrays.normal = contrib, _uniform, _normal
 ndarray = nd
 sym = _module("sym", symbols)
 symbol = sym

@@ -62,14 +62,13 @@ class OrtEpAssignedSubgraph:
 
 
 def _fed(value: Any) -> Any:
-    """What a session takes: the array of a value, and texts of objects that are none, as ONNX Runtime makes them."""
+    """Feed of a session: the array of a value, and texts of objects that are none, as ONNX Runtime makes them."""
     if value.__class__ is OrtValue:
         return value._value
     if value.__class__ is not np.ndarray or not value.dtype.hasobject:
         return value
     texts = np.empty(value.shape, object)
-    for i, x in enumerate(value.flat):
-        texts.flat[i] = x if isinstance(x, (str, bytes)) else str(x)
+    texts.reshape(-1)[:] = [x if isinstance(x, (str, bytes)) else str(x) for x in value.flat]
     return texts
 
 

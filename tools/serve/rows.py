@@ -52,7 +52,7 @@ def leaking(graph: Graph, feeds: Mapping[str, Array]) -> str | None:
 
 
 def _runner(node: Node, read: Mapping[str, Any], changing: Collection[str]) -> Run:
-    """What runs a node: its reference, but a plan where that would take minutes."""
+    """Function that runs a node: its reference, but a plan where that would take minutes."""
     outputs = tuple(filter(None, node.outputs))
     if not changing or node.record.kind not in OWN:
         return lambda values: evaluate(Graph(tuple(values), outputs, (node,)), values)
@@ -64,7 +64,7 @@ def _runner(node: Node, read: Mapping[str, Any], changing: Collection[str]) -> R
 def _reached(
     node: Node, run: Run, read: Mapping[str, Any], touched: Mapping[str, Array], results: Mapping[str, Any], rng: Any
 ) -> dict[str, Array]:
-    """Which elements of the results depend on those that are touched; all of them where no trial runs."""
+    """Return the elements of the results that depend on those that are touched; all of them where no trial runs."""
     if not touched:
         return {}
     if node.record.kind in OWN and [*touched] == [node.inputs[0]]:
@@ -117,7 +117,7 @@ def _shaken(array: Array, where: Array, trial: int, rng: Any) -> Array:
 
 
 def _differ(one: Any, other: Any) -> Array:
-    """Where two results differ; NaN is NaN. Everywhere, if they have other shapes or are no arrays."""
+    """Mask of where two results differ; NaN is NaN. Everywhere, if they have other shapes or are no arrays."""
     if not isinstance(one, np.ndarray) or np.shape(other) != one.shape:
         return np.ones(np.shape(one), bool)
     return np.asarray((one != other) & ((one == one) | (other == other)), bool)

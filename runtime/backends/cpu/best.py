@@ -1,4 +1,4 @@
-"""What is best of many: TopK without sorting all, and NonMaxSuppression a block of boxes at a time."""
+"""Kernels for the best of many: TopK without sorting all, and NonMaxSuppression a block of boxes at a time."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Sides:
         self.area, self.ratio = (high - low).prod(-1), ratio
 
     def over(self, ones: Array, others: Array) -> Array:
-        """Whether each box of `ones` overlaps each one of `others` too much: [ones, others]."""
+        """True where a box of `ones` overlaps one of `others` too much: [ones, others]."""
         common = np.float32(1)
         for low, high in self.ends:
             side = np.minimum(high[ones, None], high[others])
