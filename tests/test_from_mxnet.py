@@ -63,17 +63,6 @@ def test_refused_operators_are_named() -> None:
     assert all(t in text for t in told), told
 
 
-def test_arrays_have_mxnets_keywords_and_rounding() -> None:
-    from mezzo.compat.mxnet import nd
-
-    x = nd.array([0.5, 1.5, -0.5, -2.4, 0.49999997])
-    assert nd.round(x).asnumpy().tolist() == [1, 2, -1, -2, 0], "halves go away from zero"
-    assert nd.sort(nd.array([1, 3, 2]), is_ascend=False).asnumpy().tolist() == [3, 2, 1]
-    assert nd.clip(nd.array([1, 5]), a_min=2, a_max=3).asnumpy().tolist() == [2, 3]
-    assert nd.repeat(nd.array([1, 2]), repeats=2).asnumpy().tolist() == [1, 1, 2, 2]
-    assert nd.tile(nd.array([1, 2]), reps=(2,)).asnumpy().tolist() == [1, 2, 1, 2]
-
-
 def test_schedules_count_updates_from_1() -> None:
     """Rates of a real MXNet 1.9.1; a trainer's first update has number 1."""
     schedules = mx.lr_scheduler
@@ -108,3 +97,14 @@ def test_control_flow_over_arrays() -> None:
     out, values = mx.nd.contrib.while_loop(lambda i: i < 2, lambda i: (i * 10, [i + 1]), [mx.nd.zeros(1)], 3)
     assert (out.asnumpy().ravel().tolist(), values[0].asnumpy().tolist()) == ([0, 10, 0], [2])
     assert mx.nd.contrib.cond(mx.nd.ones(1), lambda: "then", lambda: "else") == "then"
+
+
+def test_arrays_have_mxnets_keywords_and_rounding() -> None:
+    from mezzo.compat.mxnet import nd
+
+    x = nd.array([0.5, 1.5, -0.5, -2.4, 0.49999997])
+    assert nd.round(x).asnumpy().tolist() == [1, 2, -1, -2, 0], "halves go away from zero"
+    assert nd.sort(nd.array([1, 3, 2]), is_ascend=False).asnumpy().tolist() == [3, 2, 1]
+    assert nd.clip(nd.array([1, 5]), a_min=2, a_max=3).asnumpy().tolist() == [2, 3]
+    assert nd.repeat(nd.array([1, 2]), repeats=2).asnumpy().tolist() == [1, 1, 2, 2]
+    assert nd.tile(nd.array([1, 2]), reps=(2,)).asnumpy().tolist() == [1, 2, 1, 2]

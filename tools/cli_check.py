@@ -24,7 +24,7 @@ class Check(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            vars(error)["exit_code"] = BAD_CALL
+            error.exit_code = BAD_CALL  # type: ignore[misc]
             raise
 
 

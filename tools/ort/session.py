@@ -68,7 +68,8 @@ def _fed(value: Any) -> Any:
     if value.__class__ is not np.ndarray or not value.dtype.hasobject:
         return value
     texts = np.empty(value.shape, object)
-    texts.reshape(-1)[:] = [x if isinstance(x, (str, bytes)) else str(x) for x in value.flat]
+    for i, x in enumerate(value.flat):
+        texts.flat[i] = x if isinstance(x, (str, bytes)) else str(x)
     return texts
 
 
