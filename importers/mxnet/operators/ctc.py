@@ -25,7 +25,7 @@ def _sum_of_chances(c: Any, *logs: str) -> Value:
     return c.Add(most, c.Log(whole))
 
 
-@rule("CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss", "_npx_ctc_loss")
+@rule("CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss")
 def ctc_loss(
     c: Converter,
     data: str,
