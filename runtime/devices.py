@@ -28,7 +28,7 @@ def full_name(device: str) -> str:
     >>> full_name("gpu:1"), full_name("cpu")
     ('gpu:1', 'cpu')
     """
-    if device != "gpu":
+    if device != "gpu" or device in DEVICES:
         return device
     name = next((n for n in (MINE, *LOCAL_RANKS) if os.environ.get(n)), MINE)
     number = switch(MINE) or os.environ.get(name, "0")

@@ -267,10 +267,10 @@ def test_what_cannot_be_exported_is_listed_with_places(tmp_path: Path) -> None:
     g, path = GraphBuilder("net"), tmp_path / "net.onnx"
     x = g.Bernoulli(g.input("x", f32(2, 3)))
     save_onnx(g.graph([g.ScatterElements(x, g.const([[0, 0, 0]] * 2), x, reduction="add"), x]), path)
-    verdict = check(path, Options(opset=12, device="gpu"))
+    verdict = check(path, Options(opset=12, device="npu"))
     assert verdict.code == MISSING
     device, *export = verdict.problems
-    assert "'gpu' is not available" in device.message
+    assert "'npu' is not available" in device.message
     assert [(p.part, p.where.split()[-1]) for p in export] == [
         ("export", "(Bernoulli)"),
         ("export", "(ScatterElements)"),

@@ -369,7 +369,7 @@ LONG: dict[str, tuple[int, Any, dict[str, Any]]] = {
     "StringSplit": (300_000, [many], {}),
     "Unique": (600_000, [many], {}),
     "Cast": (300_000, [lambda n: np.random.default_rng(0).random(n)], {"to": DType.STRING.onnx}),
-    "NonMaxSuppression": (6_000, boxes, {}),
+    "NonMaxSuppression": (20_000, boxes, {}),
     "TfIdfVectorizer": (
         400_000,
         [lambda n: np.arange(n) % 5],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,8 @@ class Boxes:
             ratio = 0.0 if overlap is None else float(overlap.reshape(-1)[0])
             chosen = [np.empty((0, 3), np.int64)]
             for n, image in enumerate(scores if count > 0 else ()):
-                sides = _Sides(boxes[n], centred, ratio)
+                sides = _Sides(boxes[n], centred, ratio, args.check)
                 for c, row in enumerate(image):
-                    args.check()
                     places = np.arange(len(row)) if least is None else np.flatnonzero(row > float(least.reshape(-1)[0]))
                     order = places[np.argsort(-row[places], kind="stable")]
                     kept = sides.kept(order, count)
@@ -113,12 +113,12 @@ class Boxes:
 class _Sides:
     """The boxes of an image: where each begins and ends along both axes, and its area."""
 
-    def __init__(self, boxes: Array, centred: bool, ratio: float) -> None:
+    def __init__(self, boxes: Array, centred: bool, ratio: float, check: Callable[[], None]) -> None:
         first, second = boxes[:, :2], boxes[:, 2:]
         ends = (first - second / 2, first + second / 2) if centred else (first, second)
         low, high = ends if centred else (np.minimum(*ends), np.maximum(*ends))
         self.ends = [(np.ascontiguousarray(low[:, d]), np.ascontiguousarray(high[:, d])) for d in (0, 1)]
-        self.area, self.ratio = (high - low).prod(-1), ratio
+        self.area, self.ratio, self.check = (high - low).prod(-1), ratio, check
 
     def over(self, ones: Array, others: Array) -> Array:
         """True where a box of `ones` overlaps one of `others` too much: [ones, others]."""
@@ -137,6 +137,7 @@ class _Sides:
         """The first boxes in an order that overlap none before them too much."""
         kept = np.empty(0, np.int64)
         while len(order) and len(kept) < most:
+            self.check()
             chunk, order = order[:CHUNK], order[CHUNK:]
             for at in range(0, len(kept), CHUNK):
                 chunk = chunk[~self.over(kept[at : at + CHUNK], chunk).any(0)]
