@@ -7,8 +7,7 @@ import time
 from contextlib import suppress
 
 from ..ops.errors import DeadlineError, InputError
-from .environment import local
-from .schedulers import LOOPBACK
+from .environment import LOOPBACK, local
 
 Address = tuple[str, int] | str  # host and port, or the path of a unix socket
 

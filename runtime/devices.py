@@ -30,8 +30,8 @@ def full_name(device: str) -> str:
     """
     if device != "gpu" or device in DEVICES:
         return device
-    name = next((n for n in (MINE, *LOCAL_RANKS) if os.environ.get(n)), MINE)
-    number = switch(MINE) or os.environ.get(name, "0")
+    told = {MINE: switch(MINE), **{n: os.environ.get(n, "") for n in LOCAL_RANKS}}
+    name, number = next(((n, text) for n, text in told.items() if text), (MINE, "0"))
     if not number.isdecimal():
         raise InputError(f"{name}={number!r} is no number of a GPU", hint="the launcher of the job sets it")
     if name == MINE:
@@ -82,6 +82,7 @@ def register_kernel(kernel: Kernel, device: str = "cpu") -> None:
 def plannable(name: str) -> tuple[str, str]:
     """The name of a GPU for plans: its own, or where it is not here, that of one which stands for it; and why it is not
     here."""
+    name = full_name(name)
     try:
         return device_named(name).name, ""
     except MissingPackage as error:

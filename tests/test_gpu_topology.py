@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path as File
+from threading import Thread
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,8 @@ from click.testing import CliRunner
 
 from mezzo.exporters import save_onnx
 from mezzo.importers import load_onnx
+from mezzo.kvstore.collective import layout
+from mezzo.kvstore.collective.threads import team
 from mezzo.ops.errors import InputError, MissingPackage
 from mezzo.ops.types import f32
 from mezzo.runtime.backends.cuda.nvml import read_topology
@@ -209,6 +213,25 @@ def test_copies_between_devices_are_measured(standin: Standin) -> None:
     assert all(rate > 0 for rate in rates.values())
 
 
+def test_ranks_hear_of_a_slow_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "count", lambda: 4)
+    monkeypatch.setattr(layout, "topology_here", lambda devices: joined(devices, sockets, lambda i: i % 2))
+
+    def begun(gpus: tuple[int, int]) -> list[str]:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            first, second = team(2, 60)
+            other = Thread(target=layout.warn_of_layout, args=(second, gpus[1]))
+            other.start()
+            layout.warn_of_layout(first, gpus[0])
+            other.join()
+        return [str(w.message) for w in told if w.category is layout.SlowLayout]
+
+    assert begun((1, 3)) == []
+    (said,) = begun((0, 1))
+    assert "as slow as SYS between 0 and 1" in said
+
+
 # -- one GPU for each process
 
 
@@ -228,6 +251,8 @@ def test_each_worker_has_a_gpu_of_the_fastest_ring(
     assert gpus_for(3) == (0, 1, 2), "their order is a matter of speed alone"
     with pytest.raises(InputError, match="4 GPUs are asked for, and CUDA shows 3"):
         gpus_for(4)
+    told = CliRunner().invoke(cli, ["train", "m.onnx", "d.npz", "-o", "o.onnx", "-n", "2", "--device", "gpu:0"])
+    assert "2 processes on gpu:0: --device gpu gives each one of its own" in told.output
 
 
 def test_a_process_finds_its_own_gpu(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 import mezzo as mz
 from mezzo.kvstore import gate
 from mezzo.kvstore.address import parse_address
-from mezzo.kvstore.schedulers import LOOPBACK
+from mezzo.kvstore.environment import LOOPBACK
 
 from .test_kv_network import LONG, ROOT, SHORT, SLACK, Job
 from .test_kv_tls import needs_certificates

@@ -19,6 +19,7 @@ from mezzo.ops.errors import MezzoError, ModelError, UnsupportedModel
 from mezzo.tools.check import check
 from mezzo.tools.convert import convert
 
+from .mxnet.damage import damage
 from .mxnet.zoo import MODELS, TEXTS
 from .peers import peer
 
@@ -445,23 +446,18 @@ def test_many_mutations(name: str) -> None:
     or arrays of no more than four times the file. Sparse ones become dense, of as many elements as the budget has."""
     content = (FORMATS / f"{name}.params").read_bytes()
     rng = np.random.default_rng(7)
+
+    def some(rng: np.random.Generator) -> bytes:
+        return rng.bytes(int(rng.integers(1, 9)))
+
+    def number(rng: np.random.Generator) -> bytes:
+        return NUMBERS[int(rng.integers(len(NUMBERS)))].to_bytes(8, "little")
+
     for _ in range(int(os.environ.get("MXNET_MUTATIONS", "100000")) // len(FILES)):
-        damaged = bytearray(content)
-        for _ in range(int(rng.integers(1, 4))):
-            at = int(rng.integers(len(damaged)))
-            match int(rng.integers(4)):
-                case 0:
-                    damaged[at] ^= 1 << int(rng.integers(8))
-                case 1:
-                    del damaged[at:]
-                    damaged += b"\0"
-                case 2:
-                    damaged[at:at] = rng.bytes(int(rng.integers(1, 9)))
-                case _:
-                    damaged[at : at + 8] = NUMBERS[int(rng.integers(len(NUMBERS)))].to_bytes(8, "little")
+        found = damage(content, rng, b"\0", some, number)
         try:
-            arrays = mxnet.read_arrays(bytes(damaged), Budget(tensor_elements=1 << 20))
+            arrays = mxnet.read_arrays(found, Budget(tensor_elements=1 << 20))
         except MezzoError:
             continue
         if name != "sp":
-            assert sum(a.nbytes for a in arrays.values()) <= 4 * max(len(damaged), 1 << 12)
+            assert sum(a.nbytes for a in arrays.values()) <= 4 * max(len(found), 1 << 12)

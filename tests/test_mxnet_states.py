@@ -14,6 +14,7 @@ from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, MezzoError, ModelError
 
 from .mxnet import states as maker
+from .mxnet.damage import damage
 
 with np.load(maker.FILE) as _page:
     PAGE = {k: _page[k] for k in _page}
@@ -135,30 +136,24 @@ def test_states_that_grow_by_repetition_are_refused(monkeypatch: pytest.MonkeyPa
 def damaged_ones(name: str, count: int, seed: int) -> Any:
     rng, whole = np.random.default_rng(seed), content(name)
     codes = np.frombuffer(b"".join(content(n) for n in NAMES), np.uint8)
+
+    def some(rng: np.random.Generator) -> bytes:
+        return bytes(codes[rng.integers(len(codes), size=int(rng.integers(1, 9)))])
+
+    def one(rng: np.random.Generator) -> bytes:
+        return bytes([codes[rng.integers(len(codes))]])
+
     for _ in range(count):
-        damaged = bytearray(whole)
-        for _ in range(int(rng.integers(1, 4))):
-            at = int(rng.integers(len(damaged)))
-            match int(rng.integers(4)):
-                case 0:
-                    damaged[at] ^= 1 << int(rng.integers(8))
-                case 1:
-                    del damaged[at:]
-                    damaged += b"."
-                case 2:
-                    damaged[at:at] = bytes(codes[rng.integers(len(codes), size=int(rng.integers(1, 9)))])
-                case _:
-                    damaged[at] = int(codes[rng.integers(len(codes))])
-        yield bytes(damaged)
+        yield damage(whole, rng, b".", some, one)
 
 
-def outcome(damaged: bytes) -> None:
+def outcome(found: bytes) -> None:
     try:
-        read = read_states(damaged, Budget(tensor_elements=1 << 20))
+        read = read_states(found, Budget(tensor_elements=1 << 20))
     except MezzoError:
         return
     arrays = {id(a): a for a in all_arrays(read, "").values() if isinstance(a, np.ndarray)}
-    assert sum(a.nbytes for a in arrays.values()) <= 4 * max(len(damaged), 1 << 12)
+    assert sum(a.nbytes for a in arrays.values()) <= 4 * max(len(found), 1 << 12)
 
 
 @pytest.mark.parametrize("name", ["adam", "protocol0", "protocol2"])

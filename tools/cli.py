@@ -154,7 +154,7 @@ def explain(
     from .timeline import timeline
 
     facts: dict[str, Any] = {}
-    if device.startswith("gpu:"):
+    if device.partition(":")[0] == "gpu":
         from ..runtime.devices import plannable
 
         device, missing = plannable(device)
@@ -484,6 +484,8 @@ def train(
             from .launch import Scale, gpus_for, launch, members
             from .settings import check_places
 
+            if workers > 1 and how.device.startswith("gpu:"):
+                raise click.UsageError(f"{workers} processes on {how.device}: --device gpu gives each one of its own")
             check_places(how)  # a later attempt goes on from the folder's checkpoint
             again = (sys.executable, "-m", "mezzo", "train", *context.meta["given"])
             count, own = workers, gpus_for(workers) if how.device == "gpu" else ()

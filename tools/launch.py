@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from ..kvstore import secret
 from ..kvstore.address import ReservedPort
-from ..kvstore.environment import ATTEMPT, INCARNATION, Environment, Role
-from ..kvstore.schedulers import LOOPBACK
+from ..kvstore.environment import ATTEMPT, INCARNATION, LOOPBACK, Environment, Role
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
 from ..runtime.backends.cuda.driver import count

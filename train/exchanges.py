@@ -55,9 +55,11 @@ def exchange_of(
             )  # fmt: skip
         kvstore, gpus = beside(kvstore), kvstore.kind == GPUS
         if gpus:
+            from ..kvstore.collective.layout import warn_of_layout
             from ..kvstore.collective.nccl import Nccl
             from ..runtime.backends.cuda.driver import index_of
 
+            warn_of_layout(kvstore, index_of(device))
             kvstore = Nccl(kvstore, index_of(device))
     if on_store:
         raise InputError(

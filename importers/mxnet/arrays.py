@@ -46,16 +46,21 @@ def read_arrays(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
     """
     if isinstance(source, bytes):
         return _Reader(memoryview(source), "model", budget or Budget()).file()
-    path = Path(source)
-    limits = budget or Budget()
+    path, limits = Path(source), budget or Budget()
+    content = content_of(path, limits, "give the .params file of the model")
+    return _Reader(memoryview(content), path.name, limits).file()
+
+
+def content_of(path: Path, budget: Budget, hint: str) -> bytes:
+    """The bytes of a regular file. Raises ModelError for one that is none or cannot be read, BudgetError for a larger
+    one than `budget.file_bytes`."""
     try:
         if not path.is_file():
-            raise ModelError("it is no regular file", where=path.name, hint="give the .params file of the model")
-        limits.check("file_bytes", path.stat().st_size, "bytes of the file", where=path.name)
-        content = path.read_bytes()
+            raise ModelError("it is no regular file", where=path.name, hint=hint)
+        budget.check("file_bytes", path.stat().st_size, "bytes of the file", where=path.name)
+        return path.read_bytes()
     except OSError as error:
         raise ModelError(f"it cannot be read: {error.strerror}", where=path.name) from error
-    return _Reader(memoryview(content), path.name, limits).file()
 
 
 def read_one(content: bytes, where: str, budget: Budget) -> Array:

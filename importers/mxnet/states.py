@@ -16,7 +16,7 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError
 from ...ops.types import Array
-from .arrays import read_one
+from .arrays import content_of, read_one
 from .stream import Machine, Named
 
 MOST = 1 << 20  # values in a file
@@ -50,13 +50,7 @@ def read_states(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
     if isinstance(source, bytes):
         return _StateReader("model", limits).read(source)
     path = Path(source)
-    try:
-        if not path.is_file():
-            raise ModelError("it is no regular file", where=path.name, hint="give a file of MXNet's save_states")
-        limits.check("file_bytes", path.stat().st_size, "bytes of the file", where=path.name)
-        content = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"it cannot be read: {error.strerror}", where=path.name) from error
+    content = content_of(path, limits, "give a file of MXNet's save_states")
     return _StateReader(path.name, limits).read(content)
 
 
