@@ -188,6 +188,17 @@ def test_links_between_two_and_a_third_without(tmp_path: File, monkeypatch: pyte
     assert ("finding", "GPU 1 has 8 of 16 PCIe lanes") in {row[:2] for row in layout.rows}
 
 
+def test_a_gpu_that_nvml_does_not_know(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(bus: bytes) -> int:
+        raise NVMLError("Not Found")
+
+    module = library(BUSES, lambda a, b: 50, lambda gpu, number: None)
+    monkeypatch.setattr(module, "nvmlDeviceGetHandleByPciBusId", refuse)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    with pytest.raises(MissingPackage, match="NVML does not tell of the GPUs: Not Found"):
+        read_topology(BUSES, tmp_path)
+
+
 def test_a_switch_joins_all(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
     links = library(BUSES, lambda a, b: 50, lambda gpu, number: "switch" if number < 18 else None)
     monkeypatch.setitem(sys.modules, "pynvml", links)

@@ -55,6 +55,9 @@ def read_topology(buses: list[str], sys: File = SYS) -> Topology:
         ) from error
     try:
         return _read(lib, buses, sys)
+    except lib.NVMLError as error:  # of a device that NVML does not know, as in some containers
+        why = f"NVML does not tell of the GPUs: {error}"
+        raise MissingPackage(why, hint="`nvidia-smi topo -m` shows more") from error
     finally:
         lib.nvmlShutdown()
 
