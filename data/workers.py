@@ -2,7 +2,8 @@
 worker dies.
 
 A worker that dies is replaced, and makes its batches again: each answer arrives whole or not at all, so that no batch
-is lost and none comes twice. A sample in which workers died `DEATHS` times is a bad sample.
+is lost and none comes twice. A sample in which workers died `DEATHS` times before
+it came is bad.
 """
 
 from __future__ import annotations
@@ -182,6 +183,9 @@ class Workers:
         if "error" in message:
             found: Made | MezzoError = _error(message["error"])
         else:
+            if self._deaths:  # whoever died in a sample that has come was killed by something else
+                for sample in np.delete(task.numbers, list(task.without)).tolist():
+                    self._deaths.pop(sample, None)
             leased = member.borrowed.lease(message["segments"])
 
             def find(segment: int, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -53,6 +53,20 @@ class Bad(Numbers):
         return super().__getitem__(number)
 
 
+class KillsOnce(Numbers):
+    """A sample kills the process that makes it where there is a file, which is gone then."""
+
+    def __init__(self, length: int, at: int, file: str) -> None:
+        super().__init__(length)
+        self.at, self.file = at, file
+
+    def __getitem__(self, number: int) -> Any:
+        if number == self.at and os.path.exists(self.file):
+            os.remove(self.file)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(number)
+
+
 class Texts(Dataset):
     """Samples with fields of every kind, of unequal lengths."""
 

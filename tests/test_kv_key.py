@@ -92,6 +92,8 @@ def test_a_server_with_another_key_does_not_join(tmp_path: Path) -> None:
         assert "the key of this process is not" in (tmp_path / "server0.err").read_text()
         assert "0 of 1 servers came" in made.results()[0]["error"]
 
+TLS_ALERT = b"\x15"  # how a record of TLS begins that says why there is no connection
+
 
 def strangers(made: Job, address: str, service: str) -> None:
     """Who has no key, another one, speaks too early, or says nothing: each is refused."""
@@ -100,12 +102,15 @@ def strangers(made: Job, address: str, service: str) -> None:
     for key in ("", OTHER):
         with pytest.raises(mz.PeerError, match="key"):
             gate.enter(place, LONG, replace(made.environment, key=key), service, "process")
-    for words in (b"", b"MZ", b"MZKV" + bytes(44), os.urandom(1 << 16)):
+    hello = b"\x16\x03\x01"  # TLS would begin like this
+    for words in (b"", b"MZ", b"MZKV" + bytes(44), os.urandom(1 << 16), hello + os.urandom(1 << 16)):
         sock = socket.create_connection(place)
         sock.settimeout(LONG)
         try:
             sock.sendall(words)
             if len(words) > 2:
+                assert sock.recv(1) in (b"", TLS_ALERT)
+                assert len(sock.recv(1 << 10)) < 16  # the alert is short, and the last that is said
                 assert sock.recv(1) == b""
         except ConnectionError:  # closed, with some of it unread
             pass
