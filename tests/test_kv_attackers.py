@@ -375,7 +375,7 @@ def test_who_is_in_the_middle_ends_a_job_and_is_told_of(tmp_path: Path) -> None:
         assert codes["scheduler"] == codes["server0"] == 1
         one, other = (result["error"] for result in made.results())
         assert "host 'b'" in one
-        # who reads a changed record first says so and closes; to the other end its farewell comes changed, or not at all
+        # who reads a changed record first says so and closes; its farewell reaches the other end changed, or not at all
         changed, cut = "what it sent was changed on its way", ("EOF occurred", "reset by peer", "Broken pipe", "closed")
         assert changed in one or changed in other
         assert all(changed in told or any(end in told for end in cut) for told in (one, other)), (one, other)
