@@ -92,6 +92,7 @@ def test_a_server_with_another_key_does_not_join(tmp_path: Path) -> None:
         assert "the key of this process is not" in (tmp_path / "server0.err").read_text()
         assert "0 of 1 servers came" in made.results()[0]["error"]
 
+
 TLS_ALERT = b"\x15"  # how a record of TLS begins that says why there is no connection
 
 
