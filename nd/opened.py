@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -18,6 +18,8 @@ from ..runtime.ir.prune import prune
 from ..runtime.ir.typed import TypedBuilder
 from .array import Array
 from .creation import zeros
+
+LIKE = {"RandomNormal": "RandomNormalLike", "RandomUniform": "RandomUniformLike"}  # draws of a shape that is given
 
 Names = Mapping[int, str]  # of axes
 Sizes = tuple[int, ...]  # one for each open name
@@ -95,7 +97,7 @@ class Opened:
     and `opened` names the open axes of these, by the number of the input. `where` is where errors are.
 
     A constant that differs between them is a sum of products of sizes: found from traces at all combinations of two
-    sizes each, and held against two more. Everything else has to be the same.
+    sizes each, and held against two more. So is the shape of what is drawn. Everything else has to be the same.
     """
 
     def __init__(
@@ -137,6 +139,8 @@ class Opened:
         steps = list(product((0, 1), repeat=len(self.names)))
         places = self.places()
         graphs = [self.at(sizes) for sizes in places]
+        drawn = shapes_drawn(graphs)
+        graphs = [with_shapes(graph, drawn) for graph in graphs]
         first = graphs[0]
         for sizes, other in zip(places[1:], graphs[1:], strict=True):
             self.same(first, other, sizes)
@@ -150,7 +154,7 @@ class Opened:
                 several = [np.array(other.shape, np.int64) for other in several]
             follows[name] = replace(self.fitted(name, steps, several), pattern=pattern)
         for sizes in (tuple(3 * b for b in self.base), tuple(b + 1 for b in self.base)):
-            self.check(first, follows, sizes)
+            self.check(first, follows, sizes, drawn)
         return self.made(graphs, follows)
 
     def same(self, first: Graph, other: Graph, sizes: Sizes) -> None:
@@ -200,10 +204,10 @@ class Opened:
             "compute it from the input's shape, pass it as an input, or leave that size fixed",
         )
 
-    def check(self, first: Graph, follows: Mapping[str, Follows], sizes: Sizes) -> None:
+    def check(self, first: Graph, follows: Mapping[str, Follows], sizes: Sizes, drawn: Collection[str]) -> None:
         """Hold what was found against one more trace; sizes at which it cannot run say nothing."""
         try:
-            other = self.at(sizes)
+            other = with_shapes(self.at(sizes), drawn)
         except MezzoError:
             if sizes == tuple(b + 1 for b in self.base):
                 return
@@ -271,6 +275,31 @@ class Opened:
         """Combinations of the first size of each open axis and of twice that."""
         steps = product((1, 2), repeat=len(self.names))
         return [tuple(b * s for b, s in zip(self.base, step, strict=True)) for step in steps]
+
+
+def shapes_drawn(graphs: Sequence[Graph]) -> set[str]:
+    """The random values whose shape, an attribute, differs between graphs that are alike otherwise."""
+    columns = zip(*(graph.nodes for graph in graphs), strict=False)
+    return {n.outputs[0] for n, *others in columns if n.op in LIKE and any(o.attrs != n.attrs for o in others)}
+
+
+def with_shapes(graph: Graph, drawn: Collection[str]) -> Graph:
+    """The graph in which the shapes of these random values are constants. They are the same numbers."""
+    nodes: list[Node] = []
+    shapes: dict[str, np.ndarray[Any, Any]] = {}
+    for n in graph.nodes:
+        (name, *_) = n.outputs
+        if name not in drawn or n.op not in LIKE:
+            nodes.append(n)
+            continue
+        zero, sizes, like = (f"{name}/{part}" for part in ("zero", "sizes", "like"))
+        shapes |= {zero: np.zeros((), np.bool_), sizes: np.array(n.attrs["shape"], np.int64)}
+        nodes.append(Node("Expand", (zero, sizes), (like,), where=n.where))
+        attrs = {k: v for k, v in n.attrs.items() if k != "shape"}
+        nodes.append(replace(n, op=LIKE[n.op], inputs=(like,), attrs=attrs))
+    if not shapes:
+        return graph
+    return infer(graph.but(nodes=tuple(nodes), initializers={**graph.initializers, **shapes}))
 
 
 def _powers(

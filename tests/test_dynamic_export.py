@@ -118,6 +118,36 @@ def test_elsewhere_too(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
 
 
+class Draws(HybridBlock):
+    """Random numbers of open shapes: one of each row, a mask, whole numbers, rows in another order."""
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        n, m = x.shape
+        noise = nd.random.normal((n, 2 * m), 5.0, 0.1)
+        kept = nd.random.bernoulli(0.5, (n, m))
+        whole = nd.random.randint(3, 9, (m, n, 2))
+        return noise, nd.where(kept, x, -x), whole, nd.random.uniform(-1.0, 1.0, (4, 3)), nd.random.permutation(n)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".mezzo"])
+def test_what_is_drawn_has_the_sizes_of_the_run(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"draws{suffix}"
+    Draws().export(file, nd.ones((2, 3)), dynamic={0: "n", 1: "m"})
+    session = load(file)
+    for n, m in ((7, 5), (2, 3), (1, 40), (30, 1), (0, 2)):
+        x = numbers(n, m)
+        noise, kept, whole, fixed, order = (np.asarray(v) for v in session.run({"x0": x}).values())
+        assert (noise.shape, whole.shape, fixed.shape) == ((n, 2 * m), (m, n, 2), (4, 3))
+        assert np.array_equal(np.sort(order), np.arange(n))
+        assert np.array_equal(np.abs(kept), np.abs(x))
+        if x.size > 20:
+            assert noise.mean() == pytest.approx(5, abs=0.1)
+            assert 0.05 < noise.std() < 0.15
+            assert len(np.unique(noise)) > noise.size - 2
+            assert {*whole.flat} == {*range(3, 9)}
+            assert 0.1 < (kept == x).mean() < 0.9
+
+
 class Branch(HybridBlock):
     def forward(self, x: Array) -> Array:
         return x * 2 if x.shape[0] > 3 else -x

@@ -152,6 +152,19 @@ def test_a_trainer_keeps_the_constants_that_it_began_with() -> None:
     assert Trainer(mlp(DType.DOUBLE), loss=loss).step(feeds) == pytest.approx(2 * first)
 
 
+def test_noise_of_the_batchs_size() -> None:
+    """A target that is drawn anew in each step, for batches of any size: rate 0 leaves what the model says."""
+    far: list[float] = []
+    trainer = Trainer(
+        mlp(), loss=lambda y, t: ((t - 0 * y + nd.random.normal(y.shape)) ** 2).mean(), optimizer=SGD(rate=0.0)
+    )
+    for size in (8, 2000, 3, 2000):
+        feeds = batch_for(mlp(), 0, size) | {"target": np.zeros((size, 5), np.float32)}
+        far.append(float(trainer.step(feeds)))
+    assert [far[1], far[3]] == pytest.approx([1, 1], abs=0.1)
+    assert len({*far}) == 4
+
+
 def branch(y: Any, t: Any) -> Any:
     return y.mean() if (y - t).mean() > 0 else t.mean()
 
