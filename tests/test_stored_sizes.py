@@ -129,9 +129,23 @@ def test_other_sizes_are_planned_as_ever() -> None:
     plain = Session(stored(planner), buckets={})
     runs(plain, (9,))
     assert plain.stats().rounded == 0
-    threads = Session(stored(planner), threads=7)  # another key: nothing of the file fits
-    runs(threads, (9,))
-    assert threads.bound_from == "graph"
+    others = Session(stored(planner), strategy="none")  # another key: nothing of the file fits
+    runs(others, (9,))
+    assert others.bound_from == "graph"
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_programs_for_rounded_sizes_serve_any_number_of_threads(name: str) -> None:
+    graph, lengths = graph_of(SERVED[name], "batch", "length", 6), (9, 40)
+    planner = Session(graph, buckets="auto", threads=2)
+    runs(planner, lengths)
+    opened = stored(planner)
+    for threads in (1, 5):
+        here = runs(Session(graph, buckets="auto", threads=threads), lengths)
+        with nothing_planned():
+            session = Session(opened, threads=threads)
+            same(runs(session, lengths), here)
+        assert session.bound_from == "variant for 2 threads"
 
 
 CHILD = """

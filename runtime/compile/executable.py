@@ -11,18 +11,26 @@ from ..memory.shared_constants import constant
 from .lower import Learned, Options, lower
 from .program import Program
 
+STORED = "variant"  # begins the origin of what was read from a file
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executable:
     """A program for one input signature, its constants, and the graph that it was made from.
 
-    `origin` tells whether the program was read as a variant of a file, or bound from the graph (and why).
+    `origin` tells whether the program was read as a variant of a file, or bound from the graph (and why): it begins
+    with one of these words.
     """
 
     program: Program
     constants: Mapping[str, Array] = field(repr=False)
     graph: Graph = field(repr=False)
     origin: str = "graph"
+
+    @property
+    def stored(self) -> bool:
+        """True if the constants are a file's, mapped rather than held by the process."""
+        return self.origin.startswith(STORED)
 
 
 def executable_of(graph: Graph, options: Options, outputs: Sequence[str], learned: Learned) -> Executable:

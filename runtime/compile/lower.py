@@ -197,6 +197,15 @@ def _planned(
     return best
 
 
+def replanned(program: Program, options: Options) -> Program:
+    """The program with a plan for the workspaces that its steps have now, in the same order."""
+    steps, slots = list(program.steps), program.plan.by_value
+    spaces = {n: slots[n].life.space for n in program.types if n in slots}
+    nbytes = {n: slots[n].life.nbytes for n in spaces}
+    _, _, memory = _planned(program.results, steps, spaces, nbytes, options, True, Learned())
+    return replace(program, plan=memory).check()
+
+
 def _nbytes(graph: Graph, name: str) -> int:
     known = graph.types.get(name)
     return known.nbytes if isinstance(known, Tensor) and known.static else 0

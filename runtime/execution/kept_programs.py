@@ -167,7 +167,7 @@ class KeptPrograms:
 
 def _constants(bound: Executable) -> dict[Any, int]:
     """Bytes of the constants of a program by identity. Those of a file are mapped, and none of the process."""
-    if bound.origin == "variant":
+    if bound.stored:
         return {}
     return {id(a): a.nbytes for a in map(_whole, bound.constants.values()) if a.nbytes >= SMALL_CONSTANT}
 

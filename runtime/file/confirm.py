@@ -1,7 +1,8 @@
 """Checks of a stored program before it may run: everything that can be derived again is derived, not trusted.
 
 A program that contradicts itself is a bad file (ModelError or PlanError). One that is sound, and not what this build
-would make, differs: the caller binds the graph again and says why.
+would make, differs: the caller binds the graph again and says why. Steps whose kernels differ in their workspace alone,
+as they do where another number of threads computes, keep their order and get another plan of the memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
 from ..compile.kernel import Choice, KernelRequest, Recalls, TargetSpec
-from ..compile.lower import Options
+from ..compile.lower import Options, replanned
 from ..compile.program import Program, ProgramStep, body_bytes, sharings
 from ..compile.selection import split, with_layouts_at_hand
 from ..compile.target import Target
@@ -46,8 +47,9 @@ def confirm(program: Program, options: Options, weights: Mapping[str, Array], bu
     """
     # rules and kernels look at the elements of shapes, axes, scales and the like; weights are left alone
     known = {n: type_of(a, known=True) for n, a in weights.items() if a.size <= 16 or a.dtype.kind in "iub"}
-    inside = _Checked(options.inside.target, options.inside.spec, known)
-    checked = _Checked(options.target, options.spec, known, inside if options.target.host is not None else None)
+    within = options.inside
+    inside = _Checked(within, within.target, within.spec, known) if options.target.host is not None else None
+    checked = _Checked(options, options.target, options.spec, known, inside)
     return _confirm(program, checked, weights, budget, outer={})
 
 
@@ -56,7 +58,7 @@ def _confirm(
 ) -> Program:
     if program.target != checked.spec:
         raise malformed(f"a program for {program.target} lies in a variant for {checked.spec}")
-    types, plan = program.types, program.plan
+    types = program.types
     _check_names(program, weights, outer)
     program.check_order()
     distinct = {id(t): t for t in types.values()}  # a file names each type by its index: there are few of them
@@ -68,16 +70,24 @@ def _confirm(
     kinds = [checked.check(step, types, constants) for step in program.steps]
     steps = []
     for step, kind in zip(program.steps, kinds, strict=True):
-        choice = _check_step(step, kind, program, checked, fixed, constants)
-        # a body's own weights are constants like any other; what it captures has a type out here
-        within = checked.inside or checked
-        bodies = {attr: _confirm(body, within, weights, budget, types) for attr, body in step.bodies.items()}
-        steps.append(replace(step, choice=choice, bodies=bodies) if choice.primitives or bodies else step)
+        if step.bodies:
+            # a body's own weights are constants like any other; what it captures has a type out here
+            within = checked.inside or checked
+            bodies = {attr: _confirm(body, within, weights, budget, types) for attr, body in step.bodies.items()}
+            asked = replace(step, bodies=bodies)
+        else:
+            asked = step
+        choice = _check_step(asked, kind, program, checked, fixed, constants)
+        same = asked is step and not choice.primitives and choice.workspace == step.choice.workspace
+        steps.append(step if same else replace(asked, choice=choice))
     _check_slots(program, fixed)
     _check_lives(program)
-    _check_shared(plan, program)
+    _check_shared(program.plan, program)
     program.plan.check()
-    return replace(program, steps=tuple(steps))
+    confirmed = replace(program, steps=tuple(steps))
+    if any(a.choice.workspace != b.choice.workspace for a, b in zip(steps, program.steps, strict=True)):
+        return replanned(confirmed, checked.options)
+    return confirmed
 
 
 def _check_names(program: Program, weights: Mapping[str, Array], outer: Mapping[str, Type]) -> None:
@@ -116,6 +126,7 @@ class _Checked:
     """Results derived from steps. Equal steps (same operator, attributes and types) share one result: a file names
     types and values by index, so that equal ones are one object."""
 
+    options: Options
     target: Target
     spec: TargetSpec
     weights: Mapping[str, Type]
@@ -224,7 +235,7 @@ def _check_step(
     if not any(k.name == stored.kernel for k in checked.target.kernels):
         raise Differs(f"there is no kernel {stored.kernel!r}")
     choice, described = checked.choice(step, kind, constants)
-    if described != stored:
+    if described != stored and replace(described, workspace=stored.workspace) != stored:
         raise Differs(f"{stored.kernel} would now run {node.op} in another way, or {choice.kernel} would")
     before, after = split(choice, node)
     for name, layout in (*before, *after):

@@ -35,7 +35,7 @@ from .graphs import NodeWriter, flat, grouped, read_nodes
 from .pool import ConstantPool, Indexed, PoolWriter
 from .programs import ProgramWriter, check_storable, read_program
 from .table import Table, malformed
-from .variants import VariantKey, planned_graph
+from .variants import VariantKey, planned_graph, read_key
 
 MOST_FACTORS: Final = 64  # of a product of sizes
 
@@ -230,11 +230,13 @@ def read_pattern(
     if len(keys) != len(tables):
         raise malformed("a pattern has not one key for each program")
 
+    origin = read_key(table).origin(options)
+
     def load(program: Table) -> PaddedProgram | str:
         with reading():
             try:
                 return _read_program(
-                    program, arrays, signature, options, tuple(outputs), budget, trace, facts.symbols, reading
+                    program, arrays, signature, options, tuple(outputs), budget, trace, facts.symbols, reading, origin
                 )
             except Differs as reason:
                 return str(reason)
@@ -266,6 +268,7 @@ def _read_program(
     trace: SizeTrace,
     symbols: int,
     reading: Callable[[], AbstractContextManager[None]],
+    origin: str,
 ) -> PaddedProgram:
     """A program for rounded sizes, confirmed. Raises as read_variant does."""
     table = table.rewound()
@@ -290,7 +293,7 @@ def _read_program(
     if not made.issuperset(sources):
         raise malformed("places are told by a value that nothing makes")
     program = confirm(program, options, constants, budget)
-    bound = Executable(program, constants, planned_graph(program, constants), "variant")
+    bound = Executable(program, constants, planned_graph(program, constants), origin)
     growing = Growing.of(program)
     checked = partial(_evaluated, reading)
     return PaddedProgram(bound, facts, tuple(sized), read, outputs, growing, budget=budget, checked=checked)

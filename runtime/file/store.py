@@ -213,15 +213,19 @@ class Opened:
         if self.problem or not self.variants:
             return None, self.problem or "the file holds no variant"
         key = key_here(options, outputs, types)
-        table = self.variants.get(key)
-        if table is None:
+        nearest = key.nearest(self.variants)
+        if not nearest:
             same = [k for k in self.variants if k.signature == key.signature]
             return None, key.differs_from(same[0]) if same else "no variant has these input types"
-        with reading(self.name):
-            try:
-                return read_variant(table, self._arrays, self.signature, options, outputs, types, budget), ""
-            except Differs as reason:
-                return None, str(reason)
+        reasons = list[str]()
+        for near in nearest:
+            table = self.variants[near]
+            with reading(self.name):
+                try:
+                    return read_variant(table, self._arrays, self.signature, options, outputs, types, budget), ""
+                except Differs as reason:
+                    reasons.append(str(reason))
+        return None, reasons[0]
 
     @property
     def rounds(self) -> int:
@@ -247,16 +251,20 @@ class Opened:
 
         key = key_here(options, outputs, self.signature.inputs)
         within = partial(reading, self.name)
+        if self.problem or self.signature.states:
+            return []
+        (nearest, *_) = (*key.nearest(known for known, _ in self._patterns), key)
         with within():
             return [
                 read_pattern(table, self._arrays, self.signature, options, outputs, budget, within)
                 for known, table in self._patterns
-                if known == key and not self.problem and not self.signature.states
+                if known == nearest
             ]
 
     def holds(self, options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> bool:
-        """True if a variant was made for exactly these inputs and options, and this machine."""
-        return not self.problem and key_here(options, outputs, types) in self.variants
+        """True if a variant was made for exactly these inputs and options, and this machine, with any number of
+        threads."""
+        return not self.problem and bool(key_here(options, outputs, types).nearest(self.variants))
 
     def fits(self, key: VariantKey, target: Target) -> bool:
         """True if a variant of this key, which is for this target, can be used on this machine."""

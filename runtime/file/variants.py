@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...ops import Type
 from ...ops.budget import Budget
-from ...ops.dataclasses import dataclass
+from ...ops.dataclasses import dataclass, replace
 from ...ops.types import Array, type_of
-from ..compile.executable import Executable
+from ..compile.executable import STORED, Executable
 from ..compile.lower import Options
 from ..compile.program import Program
 from ..ir.graph import Graph, Node, Signature
@@ -25,6 +25,7 @@ from .table import Table, malformed
 
 ISA = platform.machine()
 PRECISION = "as the model"
+THREADS = " threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,27 @@ class VariantKey:
     precision: str
     strategy: str
     signature: str
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a step; 0 if the key does not tell."""
+        number = self.kernels.partition(THREADS)[0].rpartition(", ")[2]
+        return int(number) if number.isdecimal() else 0
+
+    @property
+    def of_any_threads(self) -> VariantKey:
+        """The key without its number of threads."""
+        before, word, after = self.kernels.partition(THREADS)
+        return replace(self, kernels=before.rpartition(", ")[0] + word + after)
+
+    def origin(self, options: Options) -> str:
+        """Origin of programs of this key, for people, where they run with these options."""
+        return STORED if self.threads == options.threads else f"{STORED} for {self.threads}{THREADS}"
+
+    def nearest(self, others: Iterable[VariantKey]) -> list[VariantKey]:
+        """Those of the other keys that differ in the number of threads at most, the same number first."""
+        same = [k for k in others if k.of_any_threads == self.of_any_threads]
+        return sorted(same, key=lambda k: abs(k.threads - self.threads))
 
     def differs_from(self, other: VariantKey) -> str:
         """The first field in which another key differs, with both sides; empty if none does."""
@@ -55,7 +77,7 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     how = {"fused": options.fuse, "parallel": options.parallel, "in given order": not options.reorder}
     how["with a store"] = options.exchange
     outside = [f"{value!r} in {buffer!r}" for value, buffer in sorted((options.extern or {}).items())]
-    how_many = f"{options.threads} threads{'' if options.onednn else ', no oneDNN'}"
+    how_many = f"{options.threads}{THREADS}{'' if options.onednn else ', no oneDNN'}"
     names = ", ".join(k.name for k in target.kernels)
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
     return VariantKey(
@@ -117,7 +139,7 @@ def read_variant(
     if {n: program.types.get(n) for n in program.states} != {n: first.get(n) for n in program.states}:
         raise malformed("a variant has other states than the graph")
     program = confirm(program, options, constants, budget)
-    return Executable(program, constants, planned_graph(program, constants), "variant")
+    return Executable(program, constants, planned_graph(program, constants), read_key(table).origin(options))
 
 
 def planned_graph(program: Program, constants: Mapping[str, Array]) -> Graph:
