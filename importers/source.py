@@ -13,6 +13,7 @@ from google.protobuf.message import Error  # type: ignore[import-untyped]
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass
 from ..ops.errors import ModelError
+from .kinds import kind_of
 from .wire import StoredWeights, without_weights
 
 ProtobufError: type[Exception] = Error
@@ -110,6 +111,9 @@ def parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
         model.ParseFromString(data)
     except (ProtobufError, RecursionError, RuntimeError, ValueError) as error:
+        known = kind_of(data)
+        if known is not None:
+            raise ModelError(f"the file is no ONNX model, but {known.name}", where=where, hint=known.remedy) from error
         large = len(data) >= 2**31
         raise ModelError(
             "the file is no ONNX model, or only a part of one",

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mezzo.importers import load_onnx
+from mezzo.importers.kinds import KINDS
 from mezzo.ops import OPS
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, MezzoError, ModelError, PlanError, UnsupportedModel
@@ -85,6 +86,12 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         load_onnx(onnx.numpy_helper.from_array(np.ones(3), "a tensor").SerializeToString())
     with refused(ModelError, "holds no ONNX graph"):
         load_onnx(onnx.ModelProto(ir_version=8).SerializeToString())
+    np.savez(tmp_path / "weights.npz", np.ones(3))
+    with refused(ModelError, "no ONNX model, but a zip archive", "torch.onnx.export"):
+        load_onnx(tmp_path / "weights.npz")
+    for kind in KINDS:
+        with refused(ModelError, f"no ONNX model, but {kind.name}"):
+            load_onnx(b"\x1c\0\0\0\0\0\0\0"[: kind.offset] + kind.begins + b"\0" * 100)
     os.mkfifo(tmp_path / "pipe")
     with refused(ModelError, "not a regular file"):
         load_onnx(tmp_path / "pipe")

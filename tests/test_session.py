@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import mezzo as mz
 from mezzo.importers import load_onnx
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Body, DType, Tensor
+from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.execution import least_time
 from mezzo.runtime.execution.session import Session
@@ -532,3 +535,9 @@ def test_an_error_of_a_future_names_the_line_that_asked_for_it() -> None:
         future.result()
     assert f"workload 'run', pushed at {__file__}:" in caught.value.__notes__[0]
     assert future.exception() is caught.value
+
+
+@pytest.mark.parametrize("copied", [lambda session: session.__reduce_ex__(4), copy.copy, copy.deepcopy])
+def test_a_session_is_not_copied(copied: Callable[[Session], object]) -> None:
+    with pytest.raises(InputError, match=r"neither copied nor pickled(.|\n)*load the model in each process"):
+        copied(mz.load(digits_model()))

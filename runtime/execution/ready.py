@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from ...ops.errors import ForkedProcess
+from ...ops.errors import ForkedProcess, InputError
 from ..compile.collection import uncollected
 from .fitting import ProvenBuckets
 
@@ -18,6 +18,15 @@ def refused_after_fork(here: int, process: int, owner: str) -> ForkedProcess:
         f"process {here} was forked from {process}, which had run this session",
         where=owner,
         hint="load the model in the child, or start workers with multiprocessing's 'spawn' or 'forkserver'",
+    )
+
+
+def refused_copy(session: Session) -> NoReturn:
+    """Raise InputError for a copy or a pickle of a session, whose threads and memory are this process's."""
+    raise InputError(
+        "a session is neither copied nor pickled",
+        where=session.signature.name,
+        hint="load the model in each process; those that map one .mezzo file share its weights",
     )
 
 

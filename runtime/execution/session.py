@@ -41,7 +41,7 @@ from .instance import ExecutionContext, Instance, Observer
 from .kept_programs import KeptPrograms, weakly
 from .observers import PROFILING
 from .overlap import apart, delivered, own_buffers, result_buffer
-from .ready import made_ready, refused_after_fork
+from .ready import made_ready, refused_after_fork, refused_copy
 from .session_stats import SessionStats
 
 if TYPE_CHECKING:
@@ -398,7 +398,7 @@ class Session:
             self.keep(executable, partial(weakly(self._forget_exact, None), key))
         return executable
 
-    # -- running ----------------------------------------------------------------------------------------------------
+    __reduce__ = refused_copy
 
     def __repr__(self) -> str:
         ins, outs = (", ".join(names) for names in (self.signature.inputs, self.signature.outputs))
