@@ -40,9 +40,32 @@ FIT = {
     "batch_end_callback": "on_step=, or callbacks=", "epoch_end_callback": "on_epoch=, or callbacks=",
     "callback": "callbacks=", "train_data": "batches, the first operand", "eval_metric": "metrics= of the Trainer",
     "metrics": "metrics= of the Trainer", "optimizer": "optimizer= of the Trainer",
-    "batch_size": "batches of that size", "patience": "callbacks=[mz.callbacks.EarlyStopping(patience=...)]",
+    "batch": "batches of that size", "batch_size": "batches of that size",
+    "patience": "callbacks=[mz.callbacks.EarlyStopping(patience=...)]",
     "early_stopping": "callbacks=[mz.callbacks.EarlyStopping()]", "verbose": "callbacks=[mz.callbacks.Log()]",
 }  # fmt: skip
+
+ATTRIBUTES = {
+    "predict": "mz.Session(trainer.graph()).run(...)", "forward": "mz.Session(trainer.graph()).run(...)",
+    "model": "trainer.graph()", "net": "trainer.graph()",
+    "train": "trainer.fit(...)", "train_step": "trainer.step(...)",
+    "score": "trainer.evaluate(...)", "test": "trainer.evaluate(...)", "validate": "trainer.evaluate(...)",
+    "state_dict": "trainer.snapshot()", "load_state_dict": "trainer.restore(...)", "weights": "trainer.parameters",
+    "get_params": "trainer.parameters", "params": "trainer.parameters", "load": "trainer.resume(folder)",
+    "save_checkpoint": "trainer.save(folder)", "load_checkpoint": "trainer.resume(folder)",
+    "save_states": "trainer.save(folder)", "load_states": "trainer.resume(folder)", "lr": "trainer.rate",
+    "learning_rate": "trainer.rate", "set_learning_rate": "trainer.rate = ...", "optimizer": "trainer.plan.optimizer",
+    "save_model": "trainer.export(path)", "zero_grad": "nothing: each step has gradients of its own",
+}  # fmt: skip
+
+
+def absent(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that there is none of, with the name that ours has."""
+    near = get_close_matches(name, [n for n in dir(type(owner)) if not n.startswith("_")], 1)
+    meant = ATTRIBUTES.get(name.lower()) or (near[0] if near else "")
+    kind = type(owner).__name__
+    said = f"{kind} has no attribute {name!r}{f': it is {meant} here' if meant else ''}"
+    return AttributeError(said, name=name, obj=owner)
 
 
 def refuse(given: Iterable[str], where: str, others: Mapping[str, str], own: Iterable[str] = ()) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph, State
 from ..runtime.ir.infer import infer
-from ..runtime.optimizer import Adam, Optimizer
+from ..runtime.optimizer import Optimizer, create
 from ..runtime.optimizer import schedule as schedules
 from ..runtime.passes import modes
 from ..runtime.passes.straight_through import straight_through
@@ -36,13 +36,14 @@ from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
 from .collective import Collective
 from .exchange import COMPARED, LOST, Exchange
 from .exchanges import Exchanging, exchange_of
+from .feeding import fed
 from .following import Callback, Functions, Resumed, Run, follow, states_of
 from .integers import with_integer_weights
 from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
-from .names import FIT, TRAINER, refuse
+from .names import FIT, TRAINER, absent, refuse
 from .overflow import Overflow, overflows
 from .parts import own_snapshots, read, whole_snapshots, written
 from .prepare import prepared
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from ..kvstore.collective.communicator import Communicator
     from ..kvstore.store import KVStore
 
-Feeds = Mapping[str, Any]
+Feeds = Mapping[str, Any] | Sequence[Any]  # by name, or in the order of inputs and targets
 
 PRODUCTS = ("auto", "fp32", "tf32")  # of float32, by `precision`; the tensors stay what they are
 
@@ -104,7 +105,7 @@ class Trainer:
         model: Graph | str | os.PathLike[str] | bytes,
         *,
         loss: Asked = "cross_entropy",
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | str | None = None,
         output: str | None = None,
         sample_weights: bool = False,
         metrics: Sequence[Measured] | Mapping[str, Sequence[Measured]] = (),
@@ -149,7 +150,7 @@ class Trainer:
         )
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
-            *(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared),
+            *(create(optimizer or "adam"), clip_norm, clip_value, gather, scaling, shared),
             norm=norm or clip_norm is not None,
         )
         self.terms, self.sample_weights, self.seed = terms_of(self.source, loss, output), sample_weights, seed
@@ -165,6 +166,7 @@ class Trainer:
         targets = {t.target: with_loss.types[t.target] for t in self.terms if t.target}
         self._classes = [n for n, kind in targets.items() if isinstance(kind, Tensor) and kind.dtype is DType.INT64]
         self._named = (*targets, *self.source.inputs)  # the first one fed tells how many samples there are
+        self._order = (*self.source.inputs, *targets, *["sample_weight"] * bool(sample_weights))  # of a tuple
         self.learning = learning_of(self.source, with_loss, [value], train, freeze, learn_scales)
         self.trained = [*self.learning.trained]
         optimizer = with_scales(self.plan.optimizer, shares(in_training, self.trained))
@@ -215,6 +217,15 @@ class Trainer:
         self._lost: Mapping[str, Array] = {}  # by compression before a checkpoint, until the store is there
         self._resumed: Mapping[str, Any] = {}  # their states in a checkpoint, until the next fit
 
+    def __repr__(self) -> str:
+        learned = f"{len(self.trained)} tensors learn, {self.updates} updates"
+        return f"<Trainer of {self.source.name or 'a model'}: {learned}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absent(self, name)
+
     # -- the graphs -------------------------------------------------------------------------------------------------
 
     def _judged(self, graph: Graph) -> tuple[Graph, str]:
@@ -258,7 +269,8 @@ class Trainer:
         return {n: self.states[n] for n in self.trained}
 
     def step(self, feeds: Feeds, *, observe: Observer | None = None) -> float:
-        """Learn from one batch: the model's inputs by name, and `target`. Returns the loss before the update.
+        """Learn from one batch: the model's inputs and `target` by name, or as a tuple in this order. Returns the loss
+        before the update.
 
         `observe` is told before and after each step of the program. With a store the batch is this worker's share, and
         the loss is that of the share; every worker calls this, and the first call gives all the parameters of rank 0.
@@ -292,7 +304,7 @@ class Trainer:
             self.states[SHARE][...] = self._fraction = fraction
 
     def _together(
-        self, session: Session, feeds: Feeds, observe: Observer | None, exchange: Exchanging
+        self, session: Session, feeds: Mapping[str, Any], observe: Observer | None, exchange: Exchanging
     ) -> dict[str, Any]:
         """Run a step with the other workers: in either way at first, then in the one that took less time of all."""
         ways = self._ways
@@ -307,23 +319,9 @@ class Trainer:
             self._update, self._ways = ways.quickest(times), None
         return found
 
-    def _fed(self, feeds: Feeds) -> tuple[Feeds, int]:
-        """Feeds whose classes are int64 as losses take them, and how many samples they have; InputError for none."""
-        made = dict(feeds)
-        for name in self._classes:
-            if name in made:
-                target = np.asarray(made[name])
-                if target.dtype != np.int64 and target.dtype.kind in "iu":
-                    made[name] = target.astype(np.int64)
-        for first in self._named:
-            if first in made:
-                sizes = np.shape(made[first])
-                if sizes and not sizes[0]:
-                    raise InputError(
-                        "a batch without samples", where=f"feeds[{first!r}]", hint="leave it out: its mean loss is NaN"
-                    )
-                return made, sizes[0] if sizes else 1
-        return made, 1
+    def _fed(self, batch: Feeds) -> tuple[dict[str, Any], int]:
+        """A batch by name, and how many samples it has."""
+        return fed(batch, self._order, self._named, self._classes)
 
     @property
     def last(self) -> StepMetrics:
@@ -466,7 +464,7 @@ class Trainer:
             self._measure(measures, session.run(fed), fed)
         return self._metrics_of(session.states, measures, everywhere)
 
-    def _measure(self, measures: Measures, found: Mapping[str, Any], fed: Feeds) -> None:
+    def _measure(self, measures: Measures, found: Mapping[str, Any], fed: Mapping[str, Any]) -> None:
         for term, metrics in measures:
             for metric in metrics:
                 metric.update(preds=found[term.outputs[0]], labels=fed[term.target])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,7 +88,8 @@ def exact(session: Session) -> Session:
     """The session with programs that keep NaN and infinities in each step, in the same arenas; made once."""
     with session.planning:
         if session._exact is None:
-            made = session._exact = copy(session)
+            made = session._exact = object.__new__(type(session))
+            vars(made).update(vars(session))
             made._options, made._stored = replace(session._options, nan="exact"), None
             made._compiled, made._bound, made._known = {}, {}, {}
             made._fitting = session._fitting.afresh()
