@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -47,6 +46,8 @@ def temporary_beside(folder: Path, kind: str) -> tuple[IO[bytes], Path]:
     """A new file in this folder, open for writing and locked until it is closed, and its path. Those that killed
     writers left there are removed."""
     sweep(folder)
+    import tempfile  # which imports five others; a start needs none of them
+
     handle, name = tempfile.mkstemp(prefix=BEGINNING, suffix=f".{kind}", dir=folder)
     _lock(handle)
     return os.fdopen(handle, "wb"), Path(name)

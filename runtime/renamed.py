@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
@@ -36,13 +35,19 @@ RENAMED: Final = {  # below `mezzo`
 TOP: Final = __name__.partition(".")[0]
 
 
-class Renamed(MetaPathFinder, Loader):
-    """Import finder for former names, also of modules inside packages."""
+class Renamed:
+    """Import finder and loader of former names, also of modules inside packages. Its base classes are left out: the
+    module that has them (importlib.abc) imports a dozen others."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname.startswith(FORMER) and now(fullname) else None
+        if not fullname.startswith(FORMER) or not now(fullname):
+            return None
+        return ModuleSpec(fullname, self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python to make the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module of the new name in place of this one."""

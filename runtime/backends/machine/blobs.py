@@ -6,7 +6,6 @@ code, which needs nothing but itself. `python -m mezzo.runtime.backends.machine.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -31,6 +30,8 @@ class Blob:
 
     def content(self) -> bytes:
         """The bytes of the file."""
+        import json  # of a start, a millisecond
+
         return json.dumps(self.about, sort_keys=True).encode() + b"\n" + self.code
 
 
@@ -50,6 +51,8 @@ def path_of(tier: Tier) -> Path:
 
 def read(tier: Tier) -> Blob:
     """The blob of a tier, from its file."""
+    import json
+
     first, _, code = path_of(tier).read_bytes().partition(b"\n")
     return Blob(json.loads(first), code)
 
