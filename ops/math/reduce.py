@@ -289,6 +289,8 @@ arg_max = place_of("ArgMax", 13, "argmax")
 arg_min = place_of("ArgMin", 13, "argmin")
 
 
+LONG_ROW = 64  # elements behind an axis from which on whole rows are combined
+
 CUMULATED_SAMPLES = [
     Sample([f32(2, 3), np.array(1)]),
     Sample([f32(2, 3), np.array(-2, np.int32)], {"reverse": 1}),
@@ -301,17 +303,34 @@ CUMULATED_SAMPLES = [
 ]
 
 
+def running(xp: Any, x: Array, axis: int, name: str) -> Array:
+    """Sums or products (`name`: "cumsum", "cumprod") of all elements before and at each place of an axis, in order.
+
+    Whole rows are combined where they are long: NumPy's accumulate goes along an outer axis element by element, forty
+    times slower. Both take the same steps in the same order, so that all bits are equal.
+    """
+    if math.prod(x.shape[axis + 1 :]) < LONG_ROW or not x.shape[axis]:
+        return getattr(x, name)(axis, dtype=x.dtype)  # type: ignore[no-any-return]
+    combine = xp.add if name == "cumsum" else xp.multiply
+    sums = xp.empty(x.shape, x.dtype)
+    given, made = xp.moveaxis(x, axis, 0), xp.moveaxis(sums, axis, 0)
+    made[0] = given[0]
+    for i in range(1, len(given)):
+        combine(made[i - 1], given[i], out=made[i])
+    return sums  # type: ignore[no-any-return]
+
+
 def cumulated(name: str, since: int, method: str, first: int, **traits: Unpack[Traits]) -> Op:
     """An operator that combines all elements before and at each place; `first` is what none of them give."""
 
     def reference(k: Context, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
         at = axis_of(ints(axis)[0], x.ndim)
         wide = widen(k.xp.flip(x, at) if reverse else x)
-        sums = getattr(wide, method)(at, dtype=wide.dtype)
+        sums = running(k.xp, wide, at, method)
         if exclusive:
             sums = k.xp.roll(sums, 1, at)
             sums[(slice(None),) * at + (slice(0, 1),)] = first
-        return k.xp.array(narrow(k.xp.flip(sums, at) if reverse else sums, x.dtype), order="C")
+        return k.xp.ascontiguousarray(narrow(k.xp.flip(sums, at) if reverse else sums, x.dtype))
 
     made = op(name, since=since, outputs=("y",), samples=CUMULATED_SAMPLES, **traits)(reference)
 
