@@ -38,6 +38,7 @@ def terms_of(equation: str, count: int) -> tuple[list[str], str]:
 @op(
     "Einsum",
     kind="einsum",
+    written_out=True,
     since=28,
     outputs=("Output",),
     samples=[
@@ -58,6 +59,12 @@ def terms_of(equation: str, count: int) -> tuple[list[str], str]:
         Sample([f32(3, 2, 3), f32(3)], {"equation": "iji,i->j"}),
         Sample([f32(2, 2, 2)], {"equation": "iii"}),
         Sample([f32(3, 4), f32(2, 1, 4)], {"equation": "...a,...a->a..."}),
+        Sample([f32(2, 5, 3, 4), f32(2, 6, 3, 4)], {"equation": "bqhd,bkhd->bhqk"}),
+        Sample([f32(2, 3, 5, 6), f32(2, 6, 3, 4)], {"equation": "bhqk,bkhd->bqhd"}),
+        Sample([f32(2, 3, 4), f32(5, 3, 4)], {"equation": "bij,kij->kb"}),
+        Sample([f32(2, 3, 4, 5), f32(4, 6, 5, 7)], {"equation": "abcd,cedf->ebaf"}),
+        Sample([f32(4, 3, 2)], {"equation": "abc->ca"}),
+        Sample([f32(2, 1, 3), f32(4, 5, 1)], {"equation": "abc,dbe->aecd"}),
     ],
 )
 def einsum(k: Context, *Inputs: Array, equation: str) -> Array:
@@ -104,6 +111,77 @@ def _(*Inputs: Tensor, equation: str) -> Tensor:
             return Inputs[0].of(None)
         dims += lead
     return Inputs[0].of(dims)
+
+
+@einsum.older
+def _(g: Builder, xs: Any, types: Any, *, equation: str) -> Value | None:
+    """Sums, then one product of matrices, or of elements; None for diagonals, and for three operands and more, of which
+    only the sizes tell which two meet first."""
+    if len(xs) > 2 or any(t.dims is None or 0 in t.dims or not t.dtype.floating for t in types):
+        return None
+    terms, result = terms_of(equation, len(xs))
+    spread = max((len(t.dims) - len(term) + 1 for t, term in zip(types, terms, strict=True) if "." in term), default=0)
+    terms, result = _spelt(equation, [len(t.dims) for t in types], len(result) - ("." in result) + spread)
+    if any(len({*term}) < len(term) for term in terms) or (spread and "." not in terms_of(equation, len(xs))[1]):
+        return None
+    sizes = [dict(zip(term, t.dims, strict=True)) for term, t in zip(terms, types, strict=True)]
+    for i, term in enumerate(terms):
+        alone = [axis for axis, c in enumerate(term) if not any(c in o for o in (*terms[:i], *terms[i + 1 :], result))]
+        if alone and len(xs) > 1 and types[0].dtype.narrow:
+            return None  # the sums would be rounded
+        if alone:
+            xs = [*xs[:i], g.ReduceSum(xs[i], g.const(alone), keepdims=0), *xs[i + 1 :]]
+            terms[i] = "".join(c for axis, c in enumerate(term) if axis not in alone)
+    if len(xs) == 1:
+        return _moved(g, xs[0], terms[0], result)
+    summed = "".join(c for c in terms[0] if c not in result)
+    if not summed:  # elements meet where labels do
+        return g.Mul(*(_spread(g, x, term, result) for x, term in zip(xs, terms, strict=True)))
+    both = "".join(c for c in result if c in terms[0] and c in terms[1])
+    rows, columns = ("".join(c for c in result if c in term and c not in both) for term in terms)
+    if any(sizes[0][c] is None or sizes[0][c] != sizes[1][c] for c in summed):
+        return None  # an axis of 1 may be repeated along the other's
+    left = _matrices(g, xs[0], terms[0], both, (rows, summed), sizes[0])
+    right = _matrices(g, xs[1], terms[1], both, (summed, columns), sizes[1])
+    if left is None or right is None:
+        return None
+    y = g.MatMul(left, right)
+    if len(rows) != 1 or len(columns) != 1:
+        known = {**sizes[1], **sizes[0]}
+        split = [d if isinstance(d := known[c], int) else -1 for c in rows + columns]
+        if split.count(-1) > 1:
+            return None
+        y = g.Reshape(y, g.const(np.array([0] * len(both) + split, np.int64)))
+    return _moved(g, y, both + rows + columns, result)
+
+
+def _moved(g: Builder, x: Value, term: str, wanted: str) -> Value:
+    """The axes of a value in another order."""
+    return x if term == wanted else g.Transpose(x, perm=tuple(map(term.index, wanted)))
+
+
+def _spread(g: Builder, x: Value, term: str, wanted: str) -> Value:
+    """A value with axes of 1 for the labels that it lacks."""
+    x = _moved(g, x, term, "".join(c for c in wanted if c in term))
+    missing = [axis for axis, c in enumerate(wanted) if c not in term]
+    return g.Unsqueeze(x, g.const(missing)) if missing else x
+
+
+def _matrices(
+    g: Builder, x: Value, term: str, both: str, groups: tuple[str, str], sizes: dict[str, Dim]
+) -> Value | None:
+    """Matrices whose rows and columns are axes of a value, several in one; None where their sizes are not known."""
+    x = _moved(g, x, term, both + "".join(groups))
+    if all(len(group) == 1 for group in groups):
+        return x
+    dims = [sizes[c] for group in groups for c in group]
+    if all(len(group) <= 1 for group in groups):
+        return g.Unsqueeze(x, g.const([len(both) + i for i, group in enumerate(groups) if not group]))
+    if any(not isinstance(d, int) or not d for d in dims):
+        return None
+    known = {c: d for c, d in sizes.items() if isinstance(d, int)}
+    merged = [math.prod(known[c] for c in group) for group in groups]
+    return g.Reshape(x, g.const([0] * len(both) + merged))
 
 
 @einsum.grad

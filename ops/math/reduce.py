@@ -310,14 +310,14 @@ def running(xp: Any, x: Array, axis: int, name: str) -> Array:
     times slower. Both take the same steps in the same order, so that all bits are equal.
     """
     if math.prod(x.shape[axis + 1 :]) < LONG_ROW or not x.shape[axis]:
-        return getattr(x, name)(axis, dtype=x.dtype)  # type: ignore[no-any-return]
+        return getattr(x, name)(axis, dtype=x.dtype)
     combine = xp.add if name == "cumsum" else xp.multiply
     sums = xp.empty(x.shape, x.dtype)
     given, made = xp.moveaxis(x, axis, 0), xp.moveaxis(sums, axis, 0)
     made[0] = given[0]
     for i in range(1, len(given)):
         combine(made[i - 1], given[i], out=made[i])
-    return sums  # type: ignore[no-any-return]
+    return sums
 
 
 def cumulated(name: str, since: int, method: str, first: int, **traits: Unpack[Traits]) -> Op:

@@ -85,7 +85,7 @@ def fused(
     if not options.target.sm:
         graph = _retyped(graph, in_floats(graph, takes), budget)
     if any(in_parts(node) for _, node in graph.walk()):
-        written = expand(graph, in_parts, graph.types)
+        written = expand(graph, in_parts, graph.types, older=True)
         graph = simplify(_retyped(graph, written, budget))  # what the parts make of sizes is known
     if options.target.sm:
 

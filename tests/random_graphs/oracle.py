@@ -39,6 +39,7 @@ SATURATING = {"Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Mish", "Swish"}
 LOGARITHMS = {"LogSoftmax": 2.0**-18}
 MULTIPLIED = {"Conv", "ConvTranspose", "FusedConv", "LSTM", "GRU", "RNN"}
 WORLDS = 2
+OFF = (-1.0, -0.5, 0.5, 1.0)  # by how many times its noise a number of a world is off; never by nothing
 TRIES = 5  # of a world to fall on the other side of a rounding, where the exact value lies between both
 BUDGET = Budget(steps=1 << 12)
 
@@ -51,6 +52,8 @@ def widened(x: Any) -> Any:
     """Floats in float64; lists, texts and whole numbers as they are."""
     if isinstance(x, list):
         return [widened(v) for v in x]
+    if isinstance(x, np.generic):  # which NumPy answers for arrays of rank 0
+        x = np.asarray(x)
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.name in WIDE else x
 
 
@@ -99,7 +102,7 @@ class Worlds:
             return [self._shaken(v, noise, rng, even=even) for v in value]
         if not (isinstance(value, np.ndarray) and value.dtype == np.float64):
             return value
-        return value * (1 + noise * (rng or self.rng).choice((-1.0, -0.5, 0.5, 1.0), () if even else value.shape))
+        return np.asarray(value * (1 + noise * (rng or self.rng).choice(OFF, () if even else value.shape)))
 
     def step(self, node: Node, dtypes: Sequence[DType | None] = ()) -> tuple[Any, ...]:
         """Run one node in every world; `dtypes` are the element types that the graph declares of its outputs."""
@@ -144,12 +147,12 @@ class Worlds:
         y, x = found[0], world[node.inputs[0]]
         if not (_floating(y) and _floating(x) and y.shape == x.shape):
             return found
-        return (y + self.noise * np.abs(x) * self.ties.choice((-1.0, 0.0, 1.0), y.shape), *found[1:])
+        return (np.asarray(y + self.noise * np.abs(x) * self.ties.choice(OFF, y.shape)), *found[1:])
 
     def _beside(self, found: tuple[Any, ...], distance: float) -> tuple[Any, ...]:
         """Results that are off by as much, wherever they lie."""
         y = found[0]
-        return (y + distance * self.ties.choice((-1.0, 0.0, 1.0), y.shape), *found[1:]) if _floating(y) else found
+        return (np.asarray(y + distance * self.ties.choice(OFF, y.shape)), *found[1:]) if _floating(y) else found
 
     def _leaps(self, node: Node, made: Sequence[Any]) -> bool:
         floats = [x for i in node.inputs if i and _floating(x := self.exact[i])]
