@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -312,9 +313,23 @@ class Trainer:
             a.wait_to_read()
         nd.save(path, {n: nd.asarray(np.array(v)) for n, v in self._states.items() if n not in arrays})
 
-    def load_states(self, path: str | os.PathLike[str]) -> None:
-        """Take up states that `save_states` has written. Raises InputError where they are not those of this trainer,
+    def load_states(
+        self, path: str | os.PathLike[str], names: Sequence[str] = (), *, updates: int | None = None
+    ) -> None:
+        """Take up states that `save_states` has written, or MXNet has (.states), for which `names` and `updates` are
+        explained at `take_up` in train/from_mxnet.py. Raises InputError where they are not those of this trainer,
         ModelError where the optimizer runs on the store; every worker calls it then."""
+        if str(path).endswith(".states") and not self._on_store:
+            from ..train.from_mxnet import take_up
+
+            self._ready()
+            for p in self.params.values():
+                p.data().wait_to_read()
+            rates = partial(schedule.at, self.optimizer.rate)
+            self._updates = take_up(path, self._states, self.optimizer, [*self.params], rates, names, updates)
+            return
+        if names or updates is not None:
+            raise InputError("names= and updates= are for MXNet's .states", where=str(path), hint="leave them out")
         if self._on_store:
             from ..kvstore.states import read_states
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mezzo as mz
 from mezzo.importers.mxnet import OptimizerStates, read_states, states, stream
 from mezzo.ops.budget import Budget
-from mezzo.ops.errors import BudgetError, MezzoError, ModelError
+from mezzo.ops.dataclasses import replace
+from mezzo.ops.errors import BudgetError, InputError, MezzoError, ModelError
+from mezzo.runtime.optimizer import LAMB, NAG, SGD, Adadelta, Adagrad, Adam, Ftrl, Nadam, Optimizer, RMSprop, Signum
 
 from .mxnet import states as maker
 from .mxnet.damage import damage
@@ -66,6 +70,120 @@ def value_of(value: Any) -> bytes:
     if isinstance(value, dict):
         return b"(" + b"".join(value_of(k) + value_of(v) for k, v in value.items()) + b"d"
     return b"N" if value is None else f"I{value}\n".encode() if isinstance(value, int) else f"V{value}\n".encode()
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(rate=0.1),
+    "momentum": SGD(rate=0.1, momentum=0.9, weight_decay=1e-3),
+    "nag": NAG(rate=0.1, momentum=0.9),
+    "signum": Signum(rate=0.1, momentum=0.9),
+    "adam": Adam(rate=0.01, beta1=0.8),
+    "rms": RMSprop(rate=0.01, alpha=0.9),
+    "rmsprop": RMSprop(rate=0.01, alpha=0.9, momentum=0.9, centered=True),
+    "adagrad": Adagrad(rate=0.1),
+    "adadelta": Adadelta(epsilon=1e-5),
+    "ftrl": Ftrl(rate=0.1, beta=1.0, lamda1=0.01),
+    "lamb": LAMB(rate=0.1),
+}
+
+
+def file_of(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.states"
+    path.write_bytes(content(name))
+    return path
+
+
+def gluon_trainer(name: str, optimizer: Optimizer) -> mz.gluon.Trainer:
+    """A trainer of two parameters as MXNet had them after two updates, by the names "a" and "b"."""
+    parameters = {}
+    for key, label in enumerate("ba"):
+        value = PAGE[f"step.{name}/{key}"][0]
+        parameters[label] = mz.gluon.Parameter(label, shape=value.shape)
+        parameters[label].initialize()
+        parameters[label].set_data(mz.nd.asarray(value))
+    clip = 0.5 if name == "adagrad" else None
+    return mz.gluon.Trainer(parameters, optimizer, clip_value=clip)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_trainer_goes_on_from_states_of_mxnet(name: str, tmp_path: Path) -> None:
+    """The update after them is MXNet's own."""
+    rate = 1.0 if name == "adadelta" else float(PAGE[f"step.{name}/rate"])  # which has none in MXNet
+    trainer = gluon_trainer(name, replace(OPTIMIZERS[name], rate=rate))
+    trainer.load_states(file_of(name, tmp_path), names=["b", "a"])
+    assert trainer.updates == 2
+    for p in trainer.params.values():
+        p.set_grad(mz.nd.asarray(maker.slope(p.data().asnumpy(), 2)))
+    trainer.step(4)
+    for key, label in enumerate("ba"):
+        before, after = PAGE[f"step.{name}/{key}"]
+        step = np.abs(after - before).max()
+        np.testing.assert_allclose(trainer.params[label].data().asnumpy(), after, rtol=0, atol=1e-5 * step + 1e-7)
+        assert step > 1e-4
+
+
+def wrong(name: str, folder: Path, optimizer: Optimizer, says: str, **options: Any) -> None:
+    """The states are refused, and the trainer has none of them."""
+    trainer = gluon_trainer("momentum", optimizer)
+    options = {"names": ["b", "a"]} | options
+    with pytest.raises(InputError, match=says):
+        trainer.load_states(file_of(name, folder), **options)
+    assert trainer.updates == 0
+    assert not any(a.any() for key, a in trainer._states.items() if key.startswith("optimizer/velocity"))
+
+
+MOMENTUM = SGD(rate=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "says", "options"),
+    [
+        ("momentum", Adam(), "those of SGD, the trainer's optimizer is Adam", {}),
+        ("momentum", NAG(), "those of SGD, the trainer's optimizer is NAG", {}),
+        ("momentum", replace(MOMENTUM, momentum=0.8), r"momentum is 0\.9 in the file, momentum is 0\.8 here", {}),
+        ("momentum", MOMENTUM, "the file numbers parameters", {"names": ()}),
+        ("momentum", MOMENTUM, r"the velocity of 'b' has the shape \(3,\), not \(2, 3\)", {"names": ["a", "b"]}),
+        ("momentum", MOMENTUM, "none of 'a'; nothing learns 'c'", {"names": ["b", "c"]}),
+        ("momentum", MOMENTUM, "parameter 1 is beyond the 1", {"names": ["b"]}),
+        ("momentum", MOMENTUM, "two states of 'b'", {"names": ["b", "b"]}),
+        ("momentum", MOMENTUM, "updates=3, and the file tells 2", {"updates": 3}),
+        ("momentum", replace(MOMENTUM, rate=0.0), "the rate of the next update is 0", {}),
+        ("sgd", MOMENTUM, r"momentum is 0\.0 in the file", {}),
+        ("module", SGD(rate=0.1), "1 states of 'b', of which the optimizer keeps none", {}),
+        ("module", Adam(), "does not tell how many updates", {}),
+        ("module", Adam(), "1 states of 'b', of which the optimizer keeps mean, square", {"updates": 2}),
+        ("half", MOMENTUM, "2 states of 'b'", {}),
+        ("nadam", Nadam(), "what Nadam of MXNet keeps is not taken up", {}),
+        ("rms", RMSprop(alpha=0.5), r"gamma1 is 0\.9 in the file, alpha is 0\.5 here", {}),
+    ],
+)
+def test_states_that_do_not_fit(name: str, optimizer: Optimizer, says: str, options: Any, tmp_path: Path) -> None:
+    wrong(name, tmp_path, optimizer, says, **options)
+
+
+def test_a_trainer_of_graphs_goes_on_from_states_of_mxnet() -> None:
+    """Those of a module, which has no settings: the next step by hand, in float64."""
+    W, b = np.arange(6, dtype=np.float32).reshape(2, 3) / 10, np.array([0.3, -0.1, 0.2], np.float32)
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": n, "inputs": []} for n in ("x", "W", "b")]
+    nodes.append({"op": "dot", "name": "d", "inputs": [[0, 0, 0], [1, 0, 0]]})
+    nodes.append({"op": "broadcast_add", "name": "y", "inputs": [[3, 0, 0], [2, 0, 0]]})
+    symbol = json.dumps({"nodes": nodes, "heads": [[4, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}})
+    graph = mz.mxnet.load(symbol.encode(), {"W": W, "b": b}, shapes={"x": (4, 2)})
+    x = np.random.default_rng(3).standard_normal((4, 2)).astype(np.float32)
+    target = np.random.default_rng(4).standard_normal((4, 3)).astype(np.float32)
+    for rate in (0.1, mz.schedule.Step(0.2, 2, 0.5)):
+        trainer = mz.Trainer(graph, loss="mse", optimizer=SGD(rate=rate, momentum=0.9), threads=1)
+        names = ["W", "b"]
+        if rate != 0.1:
+            with pytest.raises(InputError, match="does not tell how many updates"):
+                trainer.load_states(content("module"), names)
+        trainer.load_states(content("module"), names, updates=2)
+        trainer.step({"x": x, "target": target})
+        assert trainer.updates == 3
+        slope = 2 * (x.astype(float) @ W + b - target) / target.size
+        for name, value, dw, key in (("W", W, x.T.astype(float) @ slope, 0), ("b", b, slope.sum(0), 1)):
+            after = value + 0.9 * PAGE[f"module/{key}"].astype(float) - 0.1 * dw
+            np.testing.assert_allclose(trainer.parameters[name], after, rtol=0, atol=1e-6)
 
 
 EVIL = b"cbuiltins\nexec\n(Vimport tests.mxnet.states as s; s.ran = True\ntR"

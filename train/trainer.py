@@ -38,11 +38,12 @@ from .exchange import COMPARED, LOST, Exchange
 from .exchanges import Exchanging, exchange_of
 from .feeding import fed
 from .following import Callback, Functions, Resumed, Run, follow, states_of
+from .from_mxnet import take_up
 from .integers import with_integer_weights
-from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of, zeroed
+from .judged import METRICS, Asked, Measures, judged, means, measures_of, of_all, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
-from .metrics import Metric, Metrics, StepMetrics
+from .metrics import Metrics, StepMetrics
 from .names import FIT, TRAINER, absent, refuse
 from .overflow import Overflow, overflows
 from .parts import own_snapshots, read, whole_snapshots, written
@@ -475,7 +476,7 @@ class Trainer:
         own = [m for _, metrics in measures for m in metrics]
         totals: list[Array | None] = [m.total for m in own]
         if everywhere and self.exchange is not None:
-            numbers, totals = self._of_all(numbers, own)
+            numbers, totals = of_all(self.exchange, numbers, own)
         found = means(numbers, self.terms)
         values = {}
         for term, metrics in measures:
@@ -485,23 +486,6 @@ class Trainer:
         accuracy = next(iter(found.rights.values())) if len(found.rights) == 1 else None
         losses, rights = ({n: v for n, v in by_name.items() if n} for by_name in (found.losses, found.rights))
         return Metrics(found.samples, found.loss, accuracy, losses, rights, values)
-
-    def _of_all(
-        self, numbers: Mapping[str, float], metrics: Sequence[Metric]
-    ) -> tuple[dict[str, float], list[Array | None]]:
-        """The sums of all workers. Whoever has seen no batch gives zeros, as many as the metric has."""
-        assert self.exchange is not None
-        sizes = self.exchange.total([float(0 if m.total is None else m.total.size) for m in metrics]) if metrics else []
-        had = self.exchange.total([float(m.total is not None) for m in metrics]) if metrics else []
-        many = [int(size / n) if n else 0 for size, n in zip(sizes, had, strict=True)]
-        own = [np.zeros(n) if m.total is None else m.total for m, n in zip(metrics, many, strict=True)]
-        found = self.exchange.total([*numbers.values(), *(float(x) for part in own for x in part)])
-        rest = np.array(found[len(numbers) :])
-        totals: list[Array | None] = []
-        for n in many:
-            totals.append(rest[:n] if n else None)
-            rest = rest[n:]
-        return dict(zip(numbers, found, strict=False)), totals
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -574,6 +558,18 @@ class Trainer:
         beside = checkpoint.beside(folder, self._calls)
         self._kept = beside if beside.exists() else None
         return self.notes
+
+    def load_states(
+        self, source: str | os.PathLike[str] | bytes, names: Sequence[str] = (), *, updates: int | None = None
+    ) -> None:
+        """Take up a file of states that MXNet's Trainer or module has written, whose parameters are the model's: see
+        `take_up` in train/from_mxnet.py for `names` and `updates`. InputError where they are not of this training."""
+        if self.exchange is not None:
+            raise InputError("states of MXNet with a kvstore", where="load_states", hint="save, and resume the job")
+        take_up(
+            *(source, self.states, self.plan.optimizer, self.trained),
+            *(lambda update: self._rate_at(update, self._held), names, updates),
+        )
 
     def _digest(self) -> str:
         """Return a digest of the training step: its graph, its optimizer, and the seed."""

@@ -2,9 +2,19 @@
 
 >>> import mezzo as mz
 >>> sorted(mz.mxnet.__all__)
-['Vocabulary', 'load', 'operator_uses', 'read_arrays', 'read_vocabulary']
+['OptimizerStates', 'Vocabulary', 'load', 'operator_uses', 'read_arrays', 'read_states', 'read_vocabulary']
 """
 
-from .importers.mxnet import Vocabulary, load, operator_uses, read_arrays, read_vocabulary
+from .importers.mxnet import (
+    OptimizerStates,
+    Vocabulary,
+    load,
+    operator_uses,
+    read_arrays,
+    read_states,
+    read_vocabulary,
+)
 
-__all__ = ["Vocabulary", "load", "operator_uses", "read_arrays", "read_vocabulary"]
+__all__ = [
+    "OptimizerStates", "Vocabulary", "load", "operator_uses", "read_arrays", "read_states", "read_vocabulary",
+]  # fmt: skip

@@ -1,12 +1,14 @@
 """States of optimizers as a real MXNet 1.9.1 writes them, with what stands in them.
 
 In an environment with mxnet 1.9.1 `python -m tests.mxnet.states`, from the root of the repository, writes
-tests/mxnet/states.npz: `NAME.states` has the bytes of a file, `NAME/INDEX/...` each of its arrays.
+tests/mxnet/states.npz: `NAME.states` has the bytes of a file, `NAME/INDEX/...` each of its arrays. `step.NAME/INDEX`
+has the parameter then and after one more update, `step.NAME/rate` the rate of that.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +18,38 @@ FILE = Path(__file__).with_name("states.npz")
 PROTOCOLS = (0, 1, 2, 3, 4, 5)  # 2 is what MXNet wrote under Python 2 at most, 3 and 4 under Python 3
 
 
-def trained(mx: Any, name: str, **settings: Any) -> tuple[bytes, Any]:
-    """A file of `Trainer.save_states` after two steps of a parameter of shape (2, 3) and one of shape (3,)."""
+def slope(value: Any, step: int) -> Any:
+    """What update `step` has as the gradient of a parameter, over a batch of 4."""
+    return np.arange(value.size, dtype=value.dtype).reshape(value.shape) * (step + 1)
+
+
+def trained(mx: Any, name: str, **settings: Any) -> tuple[bytes, Any, Callable[[], dict[str, Any]]]:
+    """A file of `Trainer.save_states` after two steps of a parameter of shape (2, 3) and one of shape (3,); what makes
+    a third one, and tells the parameters around it."""
     dtype = "float16" if settings.get("multi_precision") else "float32"
     params = mx.gluon.ParameterDict("net_")
     for number, shape in enumerate([(2, 3), (3,)]):
         p = params.get(f"w{number}", shape=shape, dtype=dtype, init=mx.init.Constant(0.25 * number - 0.5))
         p.initialize()
     trainer = mx.gluon.Trainer(params, name, settings, update_on_kvstore=False)
-    for step in range(2):
+
+    def make(step: int) -> None:
         with mx.autograd.record():
-            loss = sum((p.data() * mx.nd.arange(p.data().size).reshape(p.shape).astype(dtype) * (step + 1)).sum()
-                       for p in params.values())  # fmt: skip
+            loss = sum((p.data() * mx.nd.array(slope(p.data(), step), dtype=dtype)).sum() for p in params.values())
         loss.backward()
         trainer.step(4)
+
+    def again() -> dict[str, Any]:
+        before = [p.data().asnumpy() for p in params.values()]
+        make(2)
+        after = [p.data().asnumpy() for p in params.values()]
+        both = {str(i): np.stack(pair) for i, pair in enumerate(zip(before, after, strict=True))}
+        return {**both, "rate": trainer.learning_rate}
+
+    make(0)
+    make(1)
     updater = trainer._updaters[0]
-    return updater.get_states(dump_optimizer=True), updater
+    return updater.get_states(dump_optimizer=True), updater, again
 
 
 def flat(prefix: str, state: Any) -> dict[str, Any]:
@@ -52,6 +70,8 @@ def make() -> dict[str, Any]:
         "half": ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "multi_precision": True}),
         "nag": ("nag", {"learning_rate": 0.1, "momentum": 0.9}),
         "adam": ("adam", {"learning_rate": 0.01, "beta1": 0.8, "lr_scheduler": schedule}),
+        "signum": ("signum", {"learning_rate": 0.1, "momentum": 0.9}),
+        "rms": ("rmsprop", {"learning_rate": 0.01}),
         "rmsprop": ("rmsprop", {"learning_rate": 0.01, "centered": True}),
         "ftrl": ("ftrl", {"learning_rate": 0.1}),
         "adagrad": ("adagrad", {"learning_rate": 0.1, "clip_gradient": 0.5}),
@@ -62,7 +82,7 @@ def make() -> dict[str, Any]:
     }
     stored: dict[str, Any] = {}
     for name, (kind, settings) in kinds.items():
-        content, updater = trained(mx, kind, **settings)
+        content, updater, again = trained(mx, kind, **settings)
         stored[f"{name}.states"] = np.frombuffer(content, np.uint8)
         for index, state in updater.states.items():
             stored |= flat(f"{name}/{index}", state)
@@ -78,6 +98,7 @@ def make() -> dict[str, Any]:
                 stored[f"protocol{protocol}.states"] = np.frombuffer(written.getvalue(), np.uint8)
                 label = f"protocol{protocol}"
                 stored |= {k.replace(name, label, 1): v for k, v in stored.items() if k.startswith(f"{name}/")}
+        stored |= {f"step.{name}/{key}": v for key, v in again().items()}
     return stored
 
 

@@ -3,11 +3,13 @@
     python tests/mxnet/zoo.py FOLDER [NAME ...]
 
 Beside each pair of files stands `NAME-io.npz`: the operand, the answer, and the parameters after one step of SGD, in
-which dropout leaves nothing out; that of the SSD head is one of its classes.
+which dropout leaves nothing out; that of the SSD head is one of its classes. Of the models in BRANCHING it has also
+what rectifiers and max pooling were given in that step, as `branch/NODE`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +108,7 @@ MODELS: dict[str, Callable[[Any], Any]] = {
     "transformer": _transformer,
 }
 TEXTS = ("lstm", "gru", "transformer")
+BRANCHING = ("squeezenet1_1", "vgg11", "alexnet")  # all choices, and no normalisation that would level them out
 
 
 def operand(name: str) -> Any:
@@ -116,11 +119,18 @@ def operand(name: str) -> Any:
     return rng.standard_normal((2, 3, size, size)).astype(np.float32)
 
 
-def step(mx: Any, net: Any, x: Any, answer: Callable[..., Any]) -> dict[str, Any]:
-    """Labels, the loss, and all parameters after one step of SGD."""
+def step(mx: Any, net: Any, x: Any, answer: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Labels, the loss, all parameters after one step of SGD, and what its branches were given."""
     net.apply(lambda block: setattr(block, "_rate", 0) if isinstance(block, mx.gluon.nn.Dropout) else None)
     net.hybridize()
-    shape = answer(x).shape
+    shape, names, read = answer(x).shape, [], []
+    if name in BRANCHING:
+        block, names = watched(mx, net)
+
+        def answer(x: Any) -> Any:
+            first, *read[:] = block(x)
+            return first
+
     labels = mx.nd.array(np.arange(np.prod(shape[:-1])).reshape(shape[:-1]) % shape[-1])
     loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
@@ -129,7 +139,27 @@ def step(mx: Any, net: Any, x: Any, answer: Callable[..., Any]) -> dict[str, Any
     value.backward()
     trainer.step(1, ignore_stale_grad=True)
     after = {f"after/{key}": p.data().asnumpy() for key, p in net.collect_params().items()}
-    return {"labels": labels.asnumpy(), "loss": value.asnumpy()} | after
+    given = {f"branch/{key}": v.asnumpy() for key, v in zip(names, read, strict=True)}
+    return {"labels": labels.asnumpy(), "loss": value.asnumpy()} | after | given
+
+
+def branches(symbol: dict[str, Any]) -> dict[str, str]:
+    """By name of each rectifier and each max pooling of a symbol's JSON the node that it reads."""
+    read = {}
+    for node in symbol["nodes"]:
+        kind = {"Activation": ("act_type", "relu"), "Pooling": ("pool_type", "max")}.get(node["op"])
+        if kind is not None and node["attrs"].get(kind[0], "max") == kind[1]:
+            read[node["name"]] = symbol["nodes"][node["inputs"][0][0]]["name"]
+    return read
+
+
+def watched(mx: Any, net: Any) -> tuple[Any, list[str]]:
+    """A block over the same parameters that answers with what its rectifiers and max pooling read behind its answer,
+    and their names."""
+    symbol = net(mx.sym.var("data"))
+    read, inside = branches(json.loads(symbol.tojson())), symbol.get_internals()
+    outputs = [symbol, *(inside[f"{source}_output"] for source in read.values())]
+    return mx.gluon.SymbolBlock(outputs, [mx.sym.var("data")], params=net.collect_params()), [*read]
 
 
 def write(name: str, folder: Path) -> None:
@@ -146,7 +176,7 @@ def write(name: str, folder: Path) -> None:
     answer = net(x).asnumpy()
     net.export(str(folder / name), epoch=1)
     stored = {"data": operand(name), "answer": answer}
-    stored |= step(mx, net, x, _classes(net) if name == "ssd" else net)
+    stored |= step(mx, net, x, _classes(net) if name == "ssd" else net, name)
     np.savez(folder / f"{name}-io.npz", **stored)
 
 
