@@ -426,6 +426,39 @@ def test_a_step_on_the_same_branches_is_that_of_mxnet(written: Path, name: str) 
             assert error_of(learned[key], right) <= 2e-5, (dtype, key)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "convention"),
+    [(2, 2, 0, "valid"), (3, 2, 0, "full"), (3, 2, 1, "full"), (3, 1, 1, "valid")],
+)
+def test_of_equal_values_the_first_has_the_gradient(kernel: int, stride: int, pad: int, convention: str) -> None:
+    """As in MXNet 1.9.1, to which these cases were given too; and a rectifier passes nothing on at 0."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (2, 3, 6, 7)).astype(np.float32)
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": n, "inputs": []} for n in ("data", "more")]
+    attrs = {n: f"({v}, {v})" for n, v in (("kernel", kernel), ("stride", stride), ("pad", pad))}
+    for op, given, inputs in (
+        ("broadcast_add", {}, (0, 1)),
+        ("Activation", {"act_type": "relu"}, (2,)),
+        ("Pooling", {**attrs, "pool_type": "max", "pooling_convention": convention}, (3,)),
+    ):
+        nodes.append({"op": op, "name": op, "attrs": given, "inputs": [[i, 0, 0] for i in inputs]})
+    symbol = json.dumps({"nodes": nodes, "heads": [[4, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}).encode()
+    graph = mxnet.load(symbol, {"more": np.zeros_like(x)}, shapes={"data": x.shape})
+    (y,) = mz.Session(graph).run({"data": x}).values()
+    slope = rng.standard_normal(y.shape).astype(np.float32)  # of the loss, as "mse" with this target has it
+    trainer = mz.Trainer(graph, loss="mse", optimizer=mz.optimizer.SGD(rate=1))
+    trainer.step({"data": x, "target": y - slope * (y.size / 2)})
+    right = np.zeros_like(x)
+    for n, c, i, j in np.ndindex(y.shape):
+        rows, columns = (
+            range(max(0, a * stride - pad), min(b, a * stride - pad + kernel)) for a, b in ((i, 6), (j, 7))
+        )
+        places = [(n, c, row, column) for row in rows for column in columns]
+        first = max(places, key=lambda at: max(x[at], 0))
+        right[first] += slope[n, c, i, j] * (x[first] > 0)
+    np.testing.assert_allclose(-trainer.parameters["more"], right, rtol=0, atol=1e-5)
+
+
 # Symbols, vocabularies, states
 
 
