@@ -334,8 +334,8 @@ class Trainer:
             from ..kvstore.states import read_states
 
             self._settled().load_optimizer_states(path)
-            updates = read_states(path).updates
-            self._updates = max((updates.get(self._prefix + name, 0) for name in self.params), default=0)
+            counts = read_states(path).updates
+            self._updates = max((counts.get(self._prefix + name, 0) for name in self.params), default=0)
             return
         _, arrays = self._ready()
         stored = nd.load(path)

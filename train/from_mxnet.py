@@ -73,9 +73,9 @@ def take_up(
     missing = [n for n in trained if n not in found]
     strange = [n for n in found if n not in trained]
     if missing or strange:
-        said = [f"{what} {', '.join(map(repr, which[:4]))}" for what, which in
-                (("there are none of", missing), ("nothing learns", strange)) if which]  # fmt: skip
-        raise InputError(f"the states are of other parameters: {'; '.join(said)}", where=where, hint=HINT)
+        lists = ("there are none of", missing), ("nothing learns", strange)
+        said = "; ".join(f"{what} {', '.join(map(repr, which[:4]))}" for what, which in lists if which)
+        raise InputError(f"the states are of other parameters: {said}", where=where, hint=HINT)
     count = _updates(read, optimizer, updates, where)
     made: dict[str, Array] = {}
     for name in trained:
@@ -85,8 +85,8 @@ def take_up(
             if place not in states:
                 raise InputError(f"no state {place!r} is here", where=where, hint="take states up in one process")
             if array.shape != states[place].shape:
-                said = f"the {slot} of {name!r} has the shape {array.shape}, not {states[place].shape}"
-                raise InputError(said, where=where, hint="give names= in the order of MXNet's trainer")
+                shapes = f"the {slot} of {name!r} has the shape {array.shape}, not {states[place].shape}"
+                raise InputError(shapes, where=where, hint="give names= in the order of MXNet's trainer")
             made[place] = _ours(array, slot, kept, rate_at(count) * optimizer.group(name).scale, where)
     for place, array in made.items():
         states[place][...] = array

@@ -123,7 +123,9 @@ def step(mx: Any, net: Any, x: Any, answer: Callable[..., Any], name: str) -> di
     """Labels, the loss, all parameters after one step of SGD, and what its branches were given."""
     net.apply(lambda block: setattr(block, "_rate", 0) if isinstance(block, mx.gluon.nn.Dropout) else None)
     net.hybridize()
-    shape, names, read = answer(x).shape, [], []
+    shape = answer(x).shape
+    names: list[str] = []
+    read: list[Any] = []
     if name in BRANCHING:
         block, names = watched(mx, net)
 
