@@ -170,6 +170,15 @@ def present(given: Mapping[str, str] | None = None) -> bool:
     return any(name.startswith("DMLC_") for name in schedulers.told(os.environ if given is None else given))
 
 
+def deadline() -> float:
+    """The longest wait for others, in seconds, in a process with or without a job. Raises InputError for what is no
+    time."""
+    found = _Reader(os.environ)
+    seconds = found.take("MEZZO_KV_DEADLINE", _seconds, DEADLINE)
+    found.check()
+    return seconds
+
+
 def attempt() -> int:
     """Number of times that a launcher has begun this job before, from the environment; 0 where it does not say."""
     text = os.environ.get(ATTEMPT, "")

@@ -137,7 +137,7 @@ def by_threads(course: Course, ranks: Any = team) -> list[dict[str, Array]]:
     return together(ranks(course.ranks, 60), lambda c: learned(course.trainer(c), [b[c.rank] for b in batches]))
 
 
-def in_turn(course: Course) -> dict[str, Array]:
+def in_turn(course: Course, device: str = "cpu") -> dict[str, Array]:
     """The parameters that one process learns which computes the shares in turn, and adds them in the order of ranks.
 
     It knows nothing of buckets: gradients come from a graph that only computes them, whole tensors are added, and the
@@ -148,8 +148,8 @@ def in_turn(course: Course) -> dict[str, Array]:
     parameters = {n: np.array(alone.states[n]) for n in names}
     optimizer = OPTIMIZERS[course.optimizer]
     step = update_graph(parameters, Step(optimizer, course.clip_norm), "gradient of {}".format)
-    update = mz.Session(step, threads=1)
-    session = mz.Session(graph, threads=1)
+    update = mz.Session(step, threads=1, device=device)
+    session = mz.Session(graph, threads=1, device=device)
     wire = {None: None, "bf16": DType.BFLOAT16.numpy, "fp16": np.float16}[course.wire]
 
     def summed(parts: list[Array]) -> Array:

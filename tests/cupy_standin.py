@@ -102,6 +102,7 @@ class Standin:
     _busy: threading.RLock = field(default_factory=threading.RLock)  # the shim runs one kernel at a time
     hooks: list[Any] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
+    reached: set[tuple[int, int]] = field(default_factory=set)  # who may read whose memory
     library: dict[str, Any] = field(default_factory=dict)  # what stands in for other modules, recorded alike
 
     def __post_init__(self) -> None:
@@ -297,9 +298,16 @@ class Standin:
             getDeviceCount=lambda: self.devices, getDeviceProperties=lambda index: properties,
             memGetInfo=lambda: (self.memory - self.used, self.memory), memcpyAsync=self._memcpy,
             memcpyPeerAsync=lambda to, _, source, __, nbytes, stream: self._memcpy(to, source, nbytes, 3, stream),
+            deviceCanAccessPeer=lambda device, other: int(device != other), deviceEnablePeerAccess=self._enable_peer,
             driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
             deviceGetPCIBusId=lambda index: "0000:00:00.0", deviceSynchronize=lambda: self.host_waits(),
         )  # fmt: skip
+
+    def _enable_peer(self, other: int) -> None:
+        pair = self.device, other
+        if pair in self.reached:
+            raise CUDARuntimeError("cudaErrorPeerAccessAlreadyEnabled: peer access is already enabled")
+        self.reached.add(pair)
 
     @contextmanager
     def _using(self, allocator: Callable[[int], Any]) -> Iterator[None]:

@@ -238,3 +238,12 @@ def exists(folder: str | os.PathLike[str]) -> bool:
 def beside(folder: str | os.PathLike[str], run: int | str) -> Path:
     """Return the path of the states of a store's optimizer, beside the checkpoint of a run."""
     return Path(folder) / f"optimizer-{run}.states"
+
+
+def tidy_beside(folder: str | os.PathLike[str], run: int, keep: int) -> None:
+    """Remove the states of stores' optimizers that are beside no checkpoint which stays when that of `run` is
+    written."""
+    stay = [beside(folder, each) for each in (run, *kept(folder, run, keep))]
+    for former in Path(folder).glob(beside(folder, "*").name):
+        if former not in stay:
+            former.unlink(missing_ok=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from os import PathLike
 
 import numpy as np
 
 from ..kvstore.collective.communicator import Communicator, Work
-from ..kvstore.collective.nccl import Nccl
 from ..ops import DType, Tensor
 from ..ops.errors import ExecutionError, InputError, PeerError
 from ..ops.training.exchange import ALL, PART, SUM
@@ -54,8 +53,8 @@ class Collective:
         compare_every: int = 0,
     ) -> None:
         self.communicator, self.joined = communicator, False
-        self.device = communicator if isinstance(communicator, Nccl) else None  # that of values on GPUs
-        self.host = communicator.beside if isinstance(communicator, Nccl) else communicator
+        self.device = communicator if communicator.on_gpus else None  # that of values on GPUs
+        self.host = communicator.beside
         self.rank, self.workers = communicator.rank, communicator.size
         self.zero, self._most, self._wire, self.overlap = zero, most, wire, overlap
         self._compare_every = compare_every if self.workers > 1 else 0
@@ -126,7 +125,7 @@ class Collective:
 
     def watched(self, step: int) -> AbstractContextManager[None]:
         """Watch over a step on a GPU, which would wait for ever for a rank that has died."""
-        return nullcontext() if self.device is None else self.device.watched(f"step {step}")
+        return self.communicator.watched(f"step {step}")
 
     # -- one step ---------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..ops.errors import InputError
 from .collective import Collective, wire_named
@@ -14,6 +15,34 @@ if TYPE_CHECKING:
 
 Exchanging = Exchange | Collective
 GPUS = "nccl"  # the kind of a store
+
+
+def exchanges_of(
+    kvstore: KVStore | Communicator | str | None,
+    on_store: bool | None,
+    overlap: bool,
+    compare_every: int,
+    *,
+    devices: Sequence[str],
+    **how: Any,
+) -> tuple[Exchanging | None, ...]:
+    """Carriers of gradients, one for each device of this process: of several each is a rank of a communicator. Raises
+    what `exchange_of` does, and InputError for other workers beside several devices."""
+    if len(devices) == 1:
+        return (exchange_of(kvstore, on_store, overlap, compare_every, device=devices[0], **how),)
+    from ..kvstore.collective.devices import of_devices
+
+    kind = kvstore if isinstance(kvstore, str) or kvstore is None else getattr(kvstore, "kind", "")
+    if kind not in (None, "local", "device"):
+        raise InputError(
+            f"kvstore={kind!r} beside {len(devices)} devices of one process", where="Trainer",
+            hint='leave it out, or give "device"; several workers have one device each (mezzo launch)',
+        )  # fmt: skip
+    if getattr(kvstore, "steps", False):
+        raise InputError("the store has an optimizer", where="kvstore=", hint="the Trainer has one: leave it out there")
+    ranks = of_devices(devices)
+    found = [exchange_of(rank, on_store, overlap, compare_every, device=devices[rank.rank], **how) for rank in ranks]
+    return tuple(found)
 
 
 def exchange_of(

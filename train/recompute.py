@@ -97,6 +97,17 @@ def smallest(graphs: Sequence[Graph], types: Mapping[str, Type], options: Option
     return sizes.index(min(sizes))
 
 
+def chosen(
+    steps: Callable[..., Graph], plain: Graph, types: Mapping[str, Type], options: Options
+) -> tuple[Graph, Cheap | None]:
+    """The graph of a step whose plan needs the fewest bytes, of the `plain` one and those that `steps(again=way)`
+    makes; and its way, None for the plain one."""
+    ways: tuple[Cheap | None, ...] = (None, *WAYS)
+    graphs = [plain, *(steps(again=way) for way in WAYS)]
+    at = smallest(graphs, types, options)
+    return graphs[at], ways[at]
+
+
 def sized(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, Type]:
     """The types of a graph's inputs with these shapes; other inputs follow by the names of their dims.
 

@@ -9,7 +9,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -19,7 +18,7 @@ from ..importers import load_graph
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime.devices import full_name, options_for
+from ..runtime.devices import options_for
 from ..runtime.environment import usual_threads
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
@@ -35,12 +34,12 @@ from .amp import Policy, mixed, policy_named
 from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
 from .collective import Collective
 from .exchange import COMPARED, LOST, Exchange
-from .exchanges import Exchanging, exchange_of
+from .exchanges import Exchanging, exchanges_of
 from .feeding import fed
 from .following import Callback, Functions, Resumed, Run, follow, states_of
 from .from_mxnet import take_up
 from .integers import with_integer_weights
-from .judged import METRICS, Asked, Measures, judged, means, measures_of, of_all, terms_of, zeroed
+from .judged import METRICS, Asked, Measures, judged, measures_of, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metrics, StepMetrics
@@ -49,8 +48,10 @@ from .overflow import Overflow, overflows
 from .parts import own_snapshots, read, whole_snapshots, written
 from .prepare import prepared
 from .quantize import shares, with_scales
-from .recompute import WAYS, sized, smallest
+from .recompute import chosen, sized
 from .step import training_step
+from .team import Team, devices_of, session_device, threads_of
+from .totals import metrics_of
 from .ways import Ways
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Trainer:
     training mode here, and in inference mode in `graph()` and `export`. A quantised model learns through its steps: its
     weights are floats here, and integers in `graph()` and `export`; with `learn_scales` its scales learn too. `device`,
     `threads` and `onednn` are those of Session, and so is `precision`, which tells how products of float32 are taken:
-    "auto", "fp32", or on GPUs "tf32"; 16 bits are `amp`.
+    "auto", "fp32", or on GPUs "tf32"; 16 bits are `amp`. Several devices ("gpu:0,gpu:1", or a list) share each batch.
 
     `kvstore` (a store of `mezzo.kv.create`, or the kind of one) trains together with the other workers of a job. Each
     gives `step` its share of the batch, as many samples as the others (`train.shares.Share`); gradients are means over
@@ -121,7 +122,7 @@ class Trainer:
         learn_scales: bool = False,
         recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         precision: str = "auto",
         threads: int | None = None,
         onednn: bool = True,
@@ -137,18 +138,11 @@ class Trainer:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
         given = model if isinstance(model, Graph) else load_graph(model)
         self.source = infer(prepared(given, train or ()))
-        device, policy = full_name(device), None if amp is None else policy_named(amp)
+        devices, policy = devices_of(device), None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
-        self.exchange = exchange_of(
-            kvstore,
-            update_on_kvstore,
-            overlap is not False,
-            compare_every,
-            zero=zero,
-            buckets=buckets,
-            wire=wire,
-            device=device,
-        )
+        how: dict[str, Any] = {"zero": zero, "buckets": buckets, "wire": wire, "devices": devices}
+        exchanges = exchanges_of(kvstore, update_on_kvstore, overlap is not False, compare_every, **how)
+        self.exchange: Exchanging | None = exchanges[0]
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
             *(create(optimizer or "adam"), clip_norm, clip_value, gather, scaling, shared),
@@ -181,42 +175,66 @@ class Trainer:
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
-            exchanges = self.exchange is not None
-            options = options_for("cpu", threads=threads or usual_threads(), onednn=onednn, exchange=exchanges)
-            ways = (None, *WAYS)
-            graphs = [self.graph_of_step, *(steps(again=way) for way in WAYS)]
-            at = smallest(graphs, types, options)
-            self.graph_of_step, again = graphs[at], ways[at]
+            sends = self.exchange is not None
+            options = options_for("cpu", threads=threads or usual_threads(), onednn=onednn, exchange=sends)
+            self.graph_of_step, again = chosen(steps, self.graph_of_step, types, options)
         self._steps = partial(steps, again=again)
         if precision not in PRODUCTS:
             said = f"precision {precision!r} is none of {', '.join(PRODUCTS)}"
             raise InputError(said, where="Trainer", hint='mixed precision is amp="bf16" or amp="fp16"')
-        how: dict[str, Any] = {
-            "seed": seed, "device": device, "threads": threads, "onednn": onednn, "precision": precision,
+        self._how: dict[str, Any] = {
+            "seed": seed, "device": session_device(devices[0]), "threads": threads_of(devices, threads),
+            "onednn": onednn, "precision": precision,
         }  # fmt: skip
-        self._update = Session(self.graph_of_step, **how, exchange=self.exchange)
-        self.states = self._update.states
+        self._open()
         self._ways: Ways | None = None
-        self._fraction = 0.0  # of the batch that is this rank's; 0: not told yet
-        chosen = overlap is None and shared is not None and not shared.collective
-        if chosen and shared is not None and self.exchange and self.exchange.workers > 1 and device == "cpu":
+        timed = overlap is None and shared is not None and not shared.collective
+        if timed and shared is not None and self.exchange and self.exchange.workers > 1 and devices[0] == "cpu":
             after = replace(self.plan, shared=replace(shared, overlap=False))
             late = training_step(with_loss, value, self.trained, after, again=again)
-            sessions = self._update, Session(late, states=self.states, **how, exchange=self.exchange)
+            sessions = self._update, Session(late, states=self.states, **self._how, exchange=self.exchange)
             self._ways = Ways(sessions)
-        self._gather: Session | None = None
-        if gather > 1:
-            self._gather = Session(steps(updates=False, again=again), states=self.states, **how, exchange=self.exchange)
         begun = self.graph_of_step.initializers.get(RATE)  # nothing is read from a device for it
-        self._how, self._calls, self._held = how, 0, self._rate_state() if begun is None else float(begun)
+        self._calls, self._held = 0, self._rate_state() if begun is None else float(begun)
         self._last: tuple[int, float, Any, float] | None = None
         self.history: list[tuple[Metrics, Metrics | None]] = []
         self._kept: Path | None = None  # the store's part of a checkpoint, until the first step
-        self._evaluation: Session | None = None
         self.notes: dict[str, Any] = {}
         self._callbacks: Sequence[Callback] = ()  # of the latest fit
         self._lost: Mapping[str, Array] = {}  # by compression before a checkpoint, until the store is there
         self._resumed: Mapping[str, Any] = {}  # their states in a checkpoint, until the next fit
+        self._team: Team | None = None
+        self._ranks: tuple[Trainer, ...] = (self,)  # of this process
+        if len(devices) > 1:
+            self._ranks = self, *(self._twin(*pair) for pair in zip(devices[1:], exchanges[1:], strict=True))
+            self._team = Team(self._ranks, self._named)
+
+    def _open(self) -> None:
+        """Make the sessions of a device, and its states."""
+        self._update = Session(self.graph_of_step, **self._how, exchange=self.exchange)
+        self.states = self._update.states
+        self._fraction = float("nan")  # of the batch that is this rank's: not told yet
+        self._gather: Session | None = None
+        if self.plan.gather > 1:
+            gathers = self._steps(updates=False)
+            self._gather = Session(gathers, states=self.states, **self._how, exchange=self.exchange)
+        self._evaluation: Session | None = None
+
+    def _twin(self, device: str, exchange: Exchanging | None) -> Trainer:
+        """The same training on another device of this process, as another rank."""
+        twin, shared = copy(self), None if exchange is None else exchange.shared
+        twin.exchange, twin.plan = exchange, replace(self.plan, shared=shared)
+        twin._steps = partial(self._steps, step=twin.plan)
+        if shared is not None and shared.zero:  # its part of the states is another one
+            twin.graph_of_step = twin._steps()
+        twin._measures = [(term, [copy(m) for m in metrics]) for term, metrics in self._measures]
+        twin._how = {**self._how, "device": session_device(device)}
+        twin._open()
+        return twin
+
+    def _everywhere(self, call: Callable[[Trainer], Any]) -> list[Any]:
+        """What a call returns of each rank of this process, all at once: they may wait for each other in it."""
+        return [call(self)] if self._team is None else self._team.run(call)
 
     def __repr__(self) -> str:
         learned = f"{len(self.trained)} tensors learn, {self.updates} updates"
@@ -248,8 +266,9 @@ class Trainer:
 
         States begin as they are now. With `gather`, it is the step that ends an update.
         """
-        now = {n: np.array(a) for n, a in self.states.items()}
-        graph = self.graph_of_step
+        now, graph = self.snapshot(), self.graph_of_step
+        if self._team is not None:  # that of one device
+            graph = self._steps(step=replace(self.plan, shared=None))
         save_onnx(graph.but(initializers={**graph.initializers, **now}), path, opset=opset, standard=True)
 
     # -- training ---------------------------------------------------------------------------------------------------
@@ -277,12 +296,29 @@ class Trainer:
         the loss is that of the share; every worker calls this, and the first call gives all the parameters of rank 0.
         Raises InputError where the shares were not equal, DeadlineError or PeerError naming who did not come.
         """
-        number = self._calls + 1
-        session = self._update if self._gather is None or number % self.plan.gather == 0 else self._gather
-        session.next_run = number
-        (fed, size), exchange = self._fed(feeds), self.exchange
+        fed, size = self._fed(feeds)
+        if self._team is None:
+            return self._step(fed, size, observe)
+        loss = self._team.step(fed, size, observe)
+        assert self._last is not None
+        self._last = self._last[0], loss, *self._last[2:]
+        return loss
+
+    def _session_of_next(self) -> Session:
+        gathers = self._gather is not None and (self._calls + 1) % self.plan.gather
+        return self._gather if gathers and self._gather is not None else self._update
+
+    def _step(self, fed: Mapping[str, Any], size: int, observe: Observer | None) -> float:
+        """A step of this rank. With no sample of its own it only takes part, and nothing of it counts."""
+        number, session, exchange = self._calls + 1, self._session_of_next(), self.exchange
+        kept = {} if size else {n: np.array(self.states[n]) for n in self._counted}
+
+        def run(session: Session) -> dict[str, Any]:
+            session.next_run = number
+            return session.run(fed, observe=observe)
+
         if exchange is None:
-            found = session.run(fed, observe=observe)
+            found = run(session)
         else:
             if not exchange.joined:
                 exchange.join(self.parameters, self.plan.optimizer, self._kept, self._facts())
@@ -291,30 +327,33 @@ class Trainer:
                 self._weigh(exchange.fraction(size))
             sizes = exchange.sizes_begin(size)
             with exchange.watched(number):
-                found = self._together(session, fed, observe, exchange)
+                found = self._together(run, session, exchange)
             exchange.sizes_end(sizes)
             exchange.compare(self.parameters, number)
         self._calls, loss = number, float(found[self.loss])
         self._last = number, loss, found.get(NORM), self._held
-        self._measure(self._measures, found, fed)
+        for name, array in kept.items():
+            self.states[name][...] = array
+        if size:
+            self._measure(self._measures, found, fed)
         return loss
+
+    @property
+    def _counted(self) -> list[str]:
+        """The states that a batch changes besides what learns: metrics, and those of the model."""
+        return [n for n in self.states if n.startswith(METRICS) or n in {s.input for s in self.source.states}]
 
     def _weigh(self, fraction: float) -> None:
         """Say which part of the batch this rank's share is."""
         if fraction != self._fraction and SHARE in self.states:  # one rank alone has none
             self.states[SHARE][...] = self._fraction = fraction
 
-    def _together(
-        self, session: Session, feeds: Mapping[str, Any], observe: Observer | None, exchange: Exchanging
-    ) -> dict[str, Any]:
+    def _together(self, run: Callable[[Session], Any], session: Session, exchange: Exchanging) -> Any:
         """Run a step with the other workers: in either way at first, then in the one that took less time of all."""
         ways = self._ways
         if ways is None or session is not self._update:
-            return session.run(feeds, observe=observe)
-        way, began = ways.next(), perf_counter()
-        way.next_run = session.next_run
-        found = way.run(feeds, observe=observe)
-        ways.took(perf_counter() - began)
+            return run(session)
+        found = ways.run(run)
         if ways.measured:
             times = ways.medians if exchange.on_store else exchange.total(ways.medians)
             self._update, self._ways = ways.quickest(times), None
@@ -344,17 +383,9 @@ class Trainer:
         if RATE not in self.states:
             raise InputError("the optimizer runs on the store, and so does its rate", where="rate",
                              hint="let the workers update: update_on_kvstore=False")  # fmt: skip
-        if not (np.ndim(value) == 0 and np.isfinite(value) and value >= 0):
-            raise InputError(f"a rate of {value!r}", where="rate", hint="a number from 0 on")
-        rate, self._held = self.plan.optimizer.rate, float(value)
-        if not isinstance(rate, int | float):
-            planned = schedules.at(rate, self.updates)
-            if not planned:
-                raise InputError(
-                    "the rate of the schedule is 0 here, which no factor changes", where="rate", hint="set it later"
-                )
-            self._held /= planned
-        self.states[RATE][...] = self._held
+        self._held = schedules.held(self.plan.optimizer.rate, value, self.updates)
+        for rank in self._ranks:
+            rank.states[RATE][...] = rank._held = self._held
 
     def _rate_at(self, update: int, held: float) -> float:
         """The rate of an update, `held` being what the state of it says: the rate, or a factor of the schedule."""
@@ -430,22 +461,36 @@ class Trainer:
 
     def snapshot(self) -> dict[str, Array]:
         """A copy of all states: what is learned, the optimizer's numbers, running statistics."""
-        return {n: np.array(a) for n, a in self.states.items()}
+        if self._team is None:
+            return {n: np.array(a) for n, a in self.states.items()}
+        found: list[dict[str, Array]] = self._everywhere(
+            lambda r: whole_snapshots({n: np.array(a) for n, a in r.states.items()}, r.graph_of_step, r.exchange)
+        )
+        return found[0]
 
     def restore(self, snapshot: Mapping[str, Array]) -> None:
         """Go back to a copy of the states."""
-        for name, array in snapshot.items():
-            self.states[name][...] = array
-        self._fraction = 0.0  # the copy has that of its batch
-        self._held = self._rate_state()
+        for rank in self._ranks:
+            own = snapshot
+            if self._team is not None:  # the copy has the states of one device
+                own = own_snapshots(snapshot, rank.states, rank.graph_of_step, rank.exchange)
+            for name, array in own.items():
+                rank.states[name][...] = array
+            rank._fraction = float("nan")  # the copy has that of its batch
+            rank._held = rank._rate_state()
 
     def metrics(self, *, everywhere: bool = False) -> Metrics:
         """Return the metrics since the last reset: of this worker or, if every worker asks, `everywhere`."""
-        return self._metrics_of(self.states, self._measures, everywhere)
+        everywhere = everywhere or self._team is not None
+        found: list[Metrics] = self._everywhere(
+            lambda rank: metrics_of(rank.states, rank._measures, self.terms, rank.exchange if everywhere else None)
+        )
+        return found[0]
 
     def reset_metrics(self) -> None:
         """Count from nothing."""
-        zeroed(self.states, self._measures)
+        for rank in self._ranks:
+            zeroed(rank.states, rank._measures)
 
     def evaluate(self, batches: Iterable[Feeds], *, everywhere: bool = False) -> Metrics:
         """The metrics of the model in inference mode on other data; nothing is learned. With `everywhere` each worker
@@ -463,29 +508,12 @@ class Trainer:
         for feeds in batches:
             fed, _ = self._fed(feeds)
             self._measure(measures, session.run(fed), fed)
-        return self._metrics_of(session.states, measures, everywhere)
+        return metrics_of(session.states, measures, self.terms, self.exchange if everywhere else None)
 
     def _measure(self, measures: Measures, found: Mapping[str, Any], fed: Mapping[str, Any]) -> None:
         for term, metrics in measures:
             for metric in metrics:
                 metric.update(preds=found[term.outputs[0]], labels=fed[term.target])
-
-    def _metrics_of(self, states: Mapping[str, Array], measures: Measures, everywhere: bool) -> Metrics:
-        names = [n for n in states if n.startswith(METRICS)]
-        numbers = {n: float(states[n]) for n in names}
-        own = [m for _, metrics in measures for m in metrics]
-        totals: list[Array | None] = [m.total for m in own]
-        if everywhere and self.exchange is not None:
-            numbers, totals = of_all(self.exchange, numbers, own)
-        found = means(numbers, self.terms)
-        values = {}
-        for term, metrics in measures:
-            for metric in metrics:
-                metric.total = totals.pop(0)
-                values[f"{term.name}/{metric.name}" if term.name else metric.name] = metric.value
-        accuracy = next(iter(found.rights.values())) if len(found.rights) == 1 else None
-        losses, rights = ({n: v for n, v in by_name.items() if n} for by_name in (found.losses, found.rights))
-        return Metrics(found.samples, found.loss, accuracy, losses, rights, values)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -498,12 +526,7 @@ class Trainer:
         normalisation are its own. What the optimizer keeps on the store is written beside.
         """
         exchange = self.exchange
-        states, parts = dict(self.states), None
-        if exchange is not None:
-            exchange.compare(self.parameters)
-            states = {**states, **(exchange.keep_losses() if exchange.joined else self._lost)}
-        if isinstance(exchange, Collective):
-            states, parts = written(folder, states, self.graph_of_step, exchange, -self._calls % self.plan.gather)
+        states, parts = self._everywhere(lambda rank: rank._gathered(folder))[0]
         told = whole_snapshots(states_of(self._callbacks), self.graph_of_step, exchange) or self._resumed
         if exchange is None or exchange.rank == 0:
             optimizer = self.plan.optimizer.to_dict()
@@ -516,12 +539,19 @@ class Trainer:
             exchange.store.save_optimizer_states(checkpoint.beside(folder, self._calls))
         if exchange.rank == 0:
             checkpoint.save(folder, made, keep)
-            runs = self._calls, *checkpoint.kept(folder, self._calls, keep)
-            stay = [checkpoint.beside(folder, run) for run in runs]
-            for former in Path(folder).glob(checkpoint.beside(folder, "*").name):
-                if former not in stay:
-                    former.unlink(missing_ok=True)
-        exchange.barrier()
+            checkpoint.tidy_beside(folder, self._calls, keep)
+        if self._team is None:
+            exchange.barrier()
+
+    def _gathered(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Array], checkpoint.Parts | None]:
+        """The states of a checkpoint, and the parts of all ranks, of which this one writes its own."""
+        exchange, states = self.exchange, dict(self.states)
+        if exchange is not None:
+            exchange.compare(self.parameters)
+            states = {**states, **(exchange.keep_losses() if exchange.joined else self._lost)}
+        if isinstance(exchange, Collective):
+            return written(folder, states, self.graph_of_step, exchange, -self._calls % self.plan.gather)
+        return states, None
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan. The next
@@ -530,6 +560,8 @@ class Trainer:
         Of a job every worker calls it, with a folder that all of them see; with the optimizer on the store before the
         first step.
         """
+        for other in self._ranks[1:]:
+            other.resume(folder)
         if self.exchange is not None:
             self.exchange.drop_losses()
         if self.exchange is not None and self.exchange.on_store and self.exchange.joined:
@@ -551,7 +583,9 @@ class Trainer:
             array[...] = arrays[name]
         self._calls, self.notes, self._held = found.run, dict(found.notes), self._rate_state()
         self._callbacks = ()
-        self._resumed = own_snapshots(found.callbacks, self.states, self.graph_of_step, self.exchange)
+        self._resumed = found.callbacks
+        if self._team is None:
+            self._resumed = own_snapshots(found.callbacks, self.states, self.graph_of_step, self.exchange)
         self._lost = {n: a for n, a in found.arrays.items() if n.startswith(LOST)}
         if self.exchange is not None and self.exchange.joined:
             self.exchange.give_losses(self._lost)

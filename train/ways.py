@@ -3,11 +3,14 @@ backward part runs, or after it. Which is quicker depends on links, processors a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
+from time import perf_counter
+from typing import TypeVar
 
 from ..runtime.execution.session import Session
 
+T = TypeVar("T")
 WARM, TIMED = 2, 4  # runs of each way that are not counted, and that are
 
 
@@ -35,6 +38,13 @@ class Ways:
         """Count the time of a run."""
         self._times[self._runs % len(self._sessions)].append(seconds)
         self._runs += 1
+
+    def run(self, call: Callable[[Session], T]) -> T:
+        """What a call returns of the next session; its time is counted."""
+        way, began = self.next(), perf_counter()
+        found = call(way)
+        self.took(perf_counter() - began)
+        return found
 
     @property
     def measured(self) -> bool:

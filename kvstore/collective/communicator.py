@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -36,6 +37,8 @@ class Communicator(ABC):
     """
 
     kind = ""
+    on_gpus = False  # whether its arrays lie there, and its calls are work on streams
+    capturable = True  # whether such a call can be part of a CUDA graph
 
     def __init__(self, rank: int, size: int, deadline: float) -> None:
         if not 0 <= rank < size:
@@ -91,6 +94,16 @@ class Communicator(ABC):
         """Return when every rank has called it."""
         nobody = np.empty(0, np.uint8)
         self._call(Call(BARRIER, name=name), nobody, nobody, None).wait()
+
+    @property
+    def beside(self) -> Communicator:
+        """The communicator of the same ranks for arrays in memory of the host."""
+        return self
+
+    def watched(self, what: str = "a step") -> AbstractContextManager[None]:
+        """A context of work that somebody else waits for, such as a captured step: where it would wait for ever for a
+        rank that has died, it ends with an error."""
+        return nullcontext()
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
         """An array of zeros that the other ranks read where it lies, where there is such memory."""

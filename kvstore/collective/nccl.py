@@ -56,6 +56,7 @@ class Nccl(Communicator):
     """
 
     kind = "nccl"
+    on_gpus = True
 
     def __init__(
         self, beside: Communicator, device: int = 0, deadline: float | None = None, deterministic: bool = False

@@ -37,14 +37,14 @@ class Ledger:
         self.left: set[int] = set()
         self.latest: dict[int, str] = {}
         self._rounds: dict[int, _Round] = {}
-        self._sent: dict[tuple[int, int], deque[tuple[Call, Array]]] = {}
+        self._sent: dict[tuple[int, int], deque[tuple[Call, Any]]] = {}
 
     def enter(self, number: int, rank: int, call: Call, x: Any, out: Any) -> None:
         """A rank has made its call of this number; where all have, it is done."""
         with self.changed:
             self.latest[rank] = f"{call}, its call {number}"
             if call.verb == SEND:
-                self._sent.setdefault((rank, call.root), deque()).append((call, x.copy()))
+                self._sent.setdefault((rank, call.root), deque()).append((call, self._held(rank, x)))
                 self.changed.notify_all()
                 return
             if call.verb == RECEIVE:
@@ -88,8 +88,17 @@ class Ledger:
                            hint="give both the same size, type and name")
             )  # fmt: skip
             return True
-        out[...] = x.reshape(out.shape)
+        self._give(rank, x, out)
         return True
+
+    # what is done with arrays, which is another thing where they lie on GPUs
+
+    def _held(self, rank: int, x: Any) -> Any:
+        """What a rank has sent, until it is received."""
+        return x.copy()
+
+    def _give(self, rank: int, sent: Any, out: Any) -> None:
+        out[...] = sent.reshape(out.shape)
 
     def _do(self, number: int, call: Call, arrays: Mapping[int, tuple[Any, Any]]) -> None:
         pairs = [arrays[r] for r in range(self.size)]

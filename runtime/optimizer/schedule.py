@@ -33,6 +33,21 @@ def at(schedule: Schedule | float, update: int) -> float:
     return float(of(schedule).rate(Eager(), np.float64(update)))
 
 
+def held(rate: Schedule | float, value: float, update: int) -> float:
+    """What an optimizer holds so that its rate is `value` from this update on: the rate itself, or the factor of its
+    schedule. Raises InputError for what is no rate, and where the schedule says 0."""
+    if not (np.ndim(value) == 0 and np.isfinite(value) and value >= 0):
+        raise InputError(f"a rate of {value!r}", where="rate", hint="a number from 0 on")
+    if isinstance(rate, int | float):
+        return float(value)
+    planned = at(rate, update)
+    if not planned:
+        raise InputError(
+            "the rate of the schedule is 0 here, which no factor changes", where="rate", hint="set it later"
+        )
+    return float(value) / planned
+
+
 def of(rate: Schedule | float) -> Schedule:
     """The schedule, or that of a constant rate."""
     return Constant(float(rate)) if isinstance(rate, int | float) else rate

@@ -99,7 +99,7 @@ class OnDevice:
     """The communicator's side of the steps of an instance: values travel from GPU to GPU, on a stream of their own.
 
     A call is ordered when a value is final, behind what has been ordered on the steps' stream, which waits for it at
-    the Await alone: both can be part of one CUDA graph.
+    the Await alone: both can be part of one CUDA graph, where the communicator's calls can.
     """
 
     def __init__(self, store: Exchange, communicator: Any, stream: Any) -> None:
@@ -141,6 +141,7 @@ class OnDevice:
             order = partial(call, x, answer, name=key, stream=self._calls)
 
         def send() -> None:
+            self._refuse_in_capture()
             ready.record(self._stream)
             self._calls.wait_event(ready)
             order()
@@ -153,6 +154,7 @@ class OnDevice:
         done, answer = self._done[key], self._answers.get(key)
 
         def fetch() -> None:
+            self._refuse_in_capture()
             self._stream.wait_event(done)
             if answer is not None:
                 _across(out, answer)
@@ -161,6 +163,12 @@ class OnDevice:
 
     def forget(self) -> None:
         """Nothing of a run is left over: what has been ordered is done, or aborted."""
+
+    def _refuse_in_capture(self) -> None:
+        if not self._communicator.capturable and self._stream.is_capturing():
+            raise ExecutionError(
+                f"calls over {self._communicator.kind!r} wait for other threads, and cannot be part of a CUDA graph"
+            )
 
 
 def carrier(store: Exchange | None, stream: Any) -> Transfer | OnDevice | None:

@@ -1,0 +1,172 @@
+"""Several devices of one process: each is a rank of its own in a thread of its own, behind one Trainer, which splits
+every batch between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from ..ops import Tensor, Type
+from ..ops.errors import InputError
+from ..runtime.devices import full_name
+from ..runtime.environment import usual_threads
+from ..runtime.execution.feeds import checked
+from ..runtime.execution.instance import Observer
+from ..runtime.execution.session import Session
+from .collective import Collective
+from .shares import Share
+
+Feeds = Mapping[str, Any]
+CPU = "cpu:"  # numbered ones are the host, as those of mz.cpu(0) and mz.cpu(1)
+
+
+def devices_of(device: str | Sequence[str]) -> tuple[str, ...]:
+    """The full names of devices: of one, of several with commas, or of a list. Raises InputError for what is no device,
+    or for one that is there twice.
+
+    >>> devices_of("cpu"), devices_of("gpu:0, gpu:1"), devices_of(["cpu:0", "cpu:1"])
+    (('cpu',), ('gpu:0', 'gpu:1'), ('cpu:0', 'cpu:1'))
+    """
+    found = tuple(full_name(name.strip()) for name in (device.split(",") if isinstance(device, str) else device))
+    if len(found) == 1:
+        return found
+    twice = [name for i, name in enumerate(found) if name in found[:i]]
+    kinds = {name.partition(":")[0] for name in found}
+    why = f"{twice[0]!r} is there twice" if twice else f"{' and '.join(sorted(kinds))} together" * (len(kinds) != 1)
+    if why or not found:
+        raise InputError(
+            f"device={device!r}: {why or 'no device'}", where="Trainer",
+            hint='name each once, of one kind: "gpu:0,gpu:1", or "cpu:0,cpu:1"',
+        )  # fmt: skip
+    return found
+
+
+def session_device(name: str) -> str:
+    """The device of sessions for one of several.
+
+    >>> session_device("cpu:1"), session_device("gpu:1")
+    ('cpu', 'gpu:1')
+    """
+    return "cpu" if name.startswith(CPU) and name.removeprefix(CPU).isdecimal() else name
+
+
+def threads_of(devices: Sequence[str], threads: int | None) -> int | None:
+    """The threads of a step on one of these devices: several that are processors share the usual ones."""
+    if threads is not None or len(devices) == 1 or session_device(devices[0]) != "cpu":
+        return threads
+    return max(1, usual_threads() // len(devices))
+
+
+class Rank(Protocol):
+    """What a Trainer of one device does for its team."""
+
+    exchange: Any
+
+    def _session_of_next(self) -> Session: ...
+    def _step(self, feeds: Feeds, size: int, observe: Observer | None) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A rank's share of a batch: of `size` samples. A rank for which none is left gets one that counts for nothing."""
+
+    feeds: Feeds
+    size: int
+
+
+def split(feeds: Feeds, size: int, batch: Any, inputs: Mapping[str, Type], ranks: int) -> list[Part]:
+    """The shares of a batch of `size` samples, as equal as may be, the first ranks have more.
+
+    Each feed is split along the axis that has the name of the `batch` dim, or else along the first, unless that is of
+    another fixed size than the batch has. Raises InputError for a feed that has another number of samples.
+    """
+    axes = {name: _axis(inputs[name], batch) for name in feeds if name in inputs}
+    arrays = {n: np.asarray(x) if axes.get(n) is not None and not hasattr(x, "shape") else x for n, x in feeds.items()}
+    for name, axis in axes.items():
+        if axis is not None and (len(arrays[name].shape) <= axis or arrays[name].shape[axis] != size):
+            raise InputError(
+                f"its shape is {list(arrays[name].shape)}, and the batch of {size} is split along axis {axis}",
+                where=f"feeds[{name!r}]",
+                hint="give all feeds as many samples, or one process per device a share of its own (mezzo launch)",
+            )
+    parts = []
+    for rank in range(ranks):
+        rows = Share(rank, ranks, uneven=True).rest(np.arange(size))
+        begin, end = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (size - 1, size)
+        cut = {n: (*[slice(None)] * axis, slice(begin, end)) for n, axis in axes.items() if axis is not None}
+        parts.append(Part({n: x[cut[n]] if n in cut else x for n, x in arrays.items()}, len(rows)))
+    return parts
+
+
+def _axis(type: Type, batch: Any) -> int | None:
+    dims = type.dims if isinstance(type, Tensor) else None
+    if not dims:
+        return None
+    if isinstance(batch, str) and batch in dims:
+        return dims.index(batch)
+    return 0 if not isinstance(dims[0], int) or dims[0] == batch else None
+
+
+class Team:
+    """The Trainers of one process, by rank; the first is the one that the user has. `named` are inputs, of which the
+    first that is fed tells the samples of a batch."""
+
+    def __init__(self, ranks: Sequence[Rank], named: Sequence[str]) -> None:
+        self.ranks, self._named = tuple(ranks), tuple(named)
+        self._threads = ThreadPoolExecutor(len(ranks) - 1, "mezzo device")
+        self._planned: set[Any] = set()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def step(self, feeds: Feeds, size: int, observe: Observer | None) -> float:
+        """Learn from one batch, of which each rank has a share; returns the mean loss of the batch. Raises InputError
+        before anything is learned where the feeds do not fit."""
+        session = self.ranks[0]._session_of_next()
+        known = session.signature.inputs
+        first = next((n for n in self._named if n in feeds and n in known), None)
+        kind = None if first is None else known[first]
+        batch = kind.dims[0] if isinstance(kind, Tensor) and kind.dims else None
+        parts = split(feeds, size, batch, known, len(self.ranks))
+        for rank, part in zip(self.ranks, parts, strict=True):
+            own = rank._session_of_next()
+            arrays = checked(own.signature, part.feeds, own.device.from_dlpack)
+            shapes = {n: tuple(np.shape(a)) for n, a in arrays.items() if isinstance(known[n], Tensor)}
+            key = own, tuple(shapes.items())
+            if key not in self._planned:  # nobody waits for who plans
+                own.warmup(shapes)
+                self._planned.add(key)
+        losses = self.run(
+            lambda rank, part: rank._step(part.feeds, part.size, observe if rank is self.ranks[0] else None),
+            parts,
+        )
+        return float(sum(part.size * loss for part, loss in zip(parts, losses, strict=True) if part.size) / size)
+
+    def run(self, call: Callable[..., Any], given: Sequence[Any] | None = None) -> list[Any]:
+        """What a call returns of each rank, with what that rank is given; all at once. The first error ends the
+        communicator, so that the others end too, and is raised."""
+        errors: list[BaseException] = []
+        lock = Lock()
+
+        def one(rank: Rank, arguments: tuple[Any, ...]) -> Any:
+            try:
+                return call(rank, *arguments)
+            except BaseException as error:
+                with lock:
+                    errors.append(error)
+                exchange = rank.exchange
+                assert isinstance(exchange, Collective)
+                exchange.communicator.abort(f"{type(error).__name__}: {error}")
+                return None
+
+        every = [() if given is None else (given[r],) for r in range(len(self.ranks))]
+        others = [self._threads.submit(one, *pair) for pair in zip(self.ranks[1:], every[1:], strict=True)]
+        found = [one(self.ranks[0], every[0]), *(other.result() for other in others)]
+        if errors:
+            raise errors[0]
+        return found
