@@ -184,6 +184,10 @@ class Device:
     def __exit__(self, *_: object) -> None:
         self._standin._here.device = self._before.pop()
 
+    def synchronize(self) -> None:
+        """Wait for all that was asked of this device, and of others."""
+        self._standin.host_waits()
+
 
 class Pool:
     """The figures of CuPy's memory pool."""

@@ -106,6 +106,7 @@ class Standin:
     library: dict[str, Any] = field(default_factory=dict)  # what stands in for other modules, recorded alike
 
     def __post_init__(self) -> None:
+        self._changed = threading.Condition(self._busy)
         self.null = Stream(null=True, standin=self)
 
     @property
@@ -190,13 +191,26 @@ class Standin:
 
     def flush(self, stream: Stream, until: int) -> None:
         """Let a stream do what was asked of it, up to so many things; and others before, for which it waits."""
+        me = threading.get_ident()
         with self._busy:
             while stream.done < until:
-                work = stream.waiting.popleft()
-                stream.done += 1
-                work()
+                before = stream.runner
+                if before not in (0, me):  # a thread is at it, which waits for others
+                    self.wait_for_others()
+                    continue
+                work, stream.runner = stream.waiting.popleft(), me
+                try:
+                    work()
+                finally:
+                    stream.done += 1
+                    stream.runner = before
+                    self._changed.notify_all()
             if self._gone and not any(s.waiting for s in (*self._streams, self.null)):
                 self._gone.clear()
+
+    def wait_for_others(self) -> None:
+        """Let other threads go on, until one has done something."""
+        assert self._changed.wait(60), "all threads wait for each other"
 
     def belongs(self, device: int, what: str) -> None:
         if device != self.device:
@@ -265,7 +279,8 @@ class Standin:
             MemoryHook=type("MemoryHook", (Hook,), {"standin": self}),
             Event=lambda block=False, disable_timing=False: Event(self),
             Device=lambda index=0: Device(self, index), using_allocator=self._using,
-            get_current_stream=lambda: self._current[-1], alloc_pinned_memory=self._pinned,
+            get_current_stream=lambda: self._current[-1], ExternalStream=self.stream_at,
+            alloc_pinned_memory=self._pinned,
             is_available=lambda: True, get_elapsed_time=lambda start, end: end.at - start.at,
         )  # fmt: skip
         self._fill(
@@ -327,8 +342,12 @@ class Standin:
         """True if an address of the host is in memory that copies may read and write later."""
         return any(ctypes.addressof(p) <= address < ctypes.addressof(p) + len(p) for p in self._pins)
 
+    def stream_at(self, ptr: int) -> Stream:
+        """The stream with this handle."""
+        return next(s for s in (*self._streams, self.null) if s.ptr == ptr)
+
     def _memcpy(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
-        on = next(s for s in (*self._streams, self.null) if s.ptr == stream)
+        on = self.stream_at(stream)
         name = next(n for n, k in KINDS.items() if k == kind)
         assert (self.block_of(to) is None) is (kind == 2), f"{name}: where it goes is on the wrong side"
         assert (self.block_of(source) is None) is (kind == 1), f"{name}: where it comes from is on the wrong side"
@@ -505,6 +524,7 @@ class Stream:
         self.device = standin.device
         self.waiting: deque[Callable[[], object]] = deque()
         self.issued = self.done = 0
+        self.runner = 0  # the thread that does what was asked
         if not null:
             standin._streams.append(self)
 

@@ -129,7 +129,6 @@ class FakeNccl:
         self.worlds: dict[bytes, World] = {}
         self._here = threading.local()
         self.comms: list[Comm] = []
-        self.groups = 0
 
     def pending(self) -> Pending:
         if not hasattr(self._here, "pending"):
@@ -140,15 +139,6 @@ class FakeNccl:
         found = self.pending()
         self._here.pending = Pending()
         return found
-
-    def group_end(self) -> None:
-        """What is received in a group has come when the next call begins."""
-        self.groups += 1
-        import time
-
-        end = time.monotonic() + 20
-        while not self.pending().done and time.monotonic() < end:
-            time.sleep(0.001)
 
     def comm(self, size: int, number: bytes, rank: int) -> Comm:
         self.comms.append(Comm(self, size, number, rank))
@@ -165,28 +155,13 @@ class FakeNccl:
             def __exit__(self, *_: object) -> None: ...
             def synchronize(self) -> None: ...
 
-        class External:
-            def __init__(self, stream: int) -> None: ...
-            def __enter__(self) -> Self:
-                return self
-
-            def __exit__(self, *_: object) -> None: ...
-
-        def copy(to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
-            ctypes.memmove(to, source, nbytes)
-
         stream = types.SimpleNamespace(ptr=5, record=self.record, is_capturing=lambda: False,
                                        synchronize=lambda: None)  # fmt: skip
-        runtime = types.SimpleNamespace(
-            memset=lambda to, value, nbytes: ctypes.memset(to, value, nbytes), memcpyAsync=copy, memcpyDeviceToDevice=3
-        )
         parts: list[tuple[Any, dict[str, Any]]] = [
-            (cuda, {"Device": Device, "ExternalStream": External, "runtime": runtime, "nccl": module,
+            (cuda, {"Device": Device, "nccl": module,
                     "get_current_stream": lambda: stream, "Event": lambda disable_timing: None}),
-            (cp, {"cuda": cuda, "empty": lambda shape, dtype: Array(np.empty(shape, dtype)),
-                  "add": lambda a, b, out: np.add(a.host, b.host, out=out.host)}),
-            (module, {"NcclCommunicator": self.comm, "get_unique_id": lambda: tuple(range(-64, 64)),
-                      "groupStart": lambda: None, "groupEnd": self.group_end}),
+            (cp, {"cuda": cuda, "empty": lambda shape, dtype: Array(np.empty(shape, dtype))}),
+            (module, {"NcclCommunicator": self.comm, "get_unique_id": lambda: tuple(range(-64, 64))}),
         ]  # fmt: skip
         for target, names in parts:
             for name, value in names.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.kvstore.collective.nccl import Nccl
 from mezzo.kvstore.collective.peers import Peers, peers
+from mezzo.kvstore.collective.threads import team
 from mezzo.ops import DType
 from mezzo.ops.errors import InputError, PeerError, ShapeError
 from mezzo.ops.types import f32
@@ -19,9 +22,11 @@ from mezzo.runtime.backends.cuda.host import HostSteps
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.train.team import split
 
+from .capture_tables import check, table
 from .collective_lessons import OPTIMIZERS, Course, in_turn, learned, network, together
 from .collective_ranks import operand
 from .cupy_standin import Standin
+from .nccl_ranks import FakeRanks
 
 Array = np.ndarray[Any, Any]
 TYPES = (np.float32, np.float64, np.float16, np.int32, np.int64, DType.BFLOAT16.numpy)
@@ -33,14 +38,24 @@ def three(standin: Standin) -> Standin:
     return standin
 
 
+def with_nccl(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> FakeRanks:
+    made = FakeRanks(standin)
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", standin.library["cupy.cuda.nccl"])
+    return made
+
+
 # -- communicators
 
 
-def test_every_verb_between_gpus(three: Standin) -> None:
+@pytest.mark.parametrize("over", [Nccl, Peers])
+def test_every_verb_between_gpus(three: Standin, monkeypatch: pytest.MonkeyPatch, over: Any) -> None:
     """The bits of sums in rank order, of any number of elements; nothing is read before it is written."""
+    if over is Nccl:
+        with_nccl(three, monkeypatch)
     cp = three.modules()["cupy"]
 
-    def verbs(c: Peers) -> None:
+    def verbs(c: Any) -> None:
+        c = Nccl(c, c.rank, deterministic=True) if over is Nccl else c
         with cp.cuda.Device(c.device), cp.cuda.Stream(non_blocking=True) as stream:
             for dtype in TYPES:
                 every = [operand(r, 12, dtype) for r in range(3)]
@@ -55,9 +70,10 @@ def test_every_verb_between_gpus(three: Standin) -> None:
                 found["part"] = c.reduce_scatter(cp.asarray(every[c.rank]), one), total[4 * c.rank : 4 * c.rank + 4]
                 found["whole"] = c.all_gather(cp.asarray(every[c.rank]), whole), np.concatenate(every)
                 found["root"] = c.broadcast(cp.asarray(every[c.rank]), 2), every[2]
-                c.send(cp.asarray(every[c.rank]), (c.rank + 1) % 3)
-                before = (c.rank + 2) % 3
-                found["sent"] = c.receive(cp.empty((12,), dtype), before), every[before]
+                if over is Peers:  # NCCL wants both in a group
+                    c.send(cp.asarray(every[c.rank]), (c.rank + 1) % 3)
+                    before = (c.rank + 2) % 3
+                    found["sent"] = c.receive(cp.empty((12,), dtype), before), every[before]
                 for what, (work, expected) in found.items():
                     got = work.wait()
                     stream.synchronize()
@@ -65,9 +81,10 @@ def test_every_verb_between_gpus(three: Standin) -> None:
         c.barrier()
         c.close()
 
-    together(peers(range(3), 60), verbs)
+    ranks: Any = team(3, 60) if over is Nccl else peers(range(3), 60)
+    together(ranks, verbs)
     assert not three.races
-    assert three.reached == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert over is Nccl or three.reached == {(a, b) for a in range(3) for b in range(3) if a != b}
 
 
 # -- trainings, on the processor
@@ -255,10 +272,9 @@ def test_kvstores_of_one_process_are_for_several_devices() -> None:
 # -- trainings, on GPUs that are not there
 
 
-@pytest.mark.parametrize("zero", [0, 2])
-def test_gpus_learn_the_bits_of_one_that_adds_in_turn(three: Standin, zero: int) -> None:
+def test_gpus_learn_the_bits_of_one_that_adds_in_turn(three: Standin) -> None:
     """By copies from GPU to GPU; each has a program, streams and memory of its own."""
-    course = Course("adam", 3, zero, buckets=200, dtype=DType.FLOAT)
+    course = Course("adam", 3, buckets=200, dtype=DType.FLOAT)
     with warnings.catch_warnings():
         warnings.simplefilter("error", HostSteps)
         trainer = devices(course, "gpu")
@@ -275,6 +291,26 @@ def test_gpus_learn_the_bits_of_one_that_adds_in_turn(three: Standin, zero: int)
     three.log.clear()
     trainer.step(whole(course)[0])
     assert three.count("alloc") == three.count("pinned") == 0
+
+
+@pytest.mark.parametrize(("ranks", "zero"), [(2, 0), (2, 2), (4, 0), (8, 0)])
+def test_a_step_of_many_gpus_is_a_graph_of_each(
+    three: Standin, monkeypatch: pytest.MonkeyPatch, ranks: int, zero: int
+) -> None:
+    """Over NCCL: every reduction is part of it, and begins while gradients are made; the bits are those of one GPU."""
+    with_nccl(three, monkeypatch)
+    three.devices = ranks
+    course = Course("adam", ranks, zero, buckets=200 if zero == 0 else 100, dtype=DType.FLOAT)
+    trainer, batches = devices(course, "gpu"), whole(course)
+    learned(trainer, batches)
+    for name, array in in_turn(course, "gpu:0").items():
+        for rank in trainer._ranks:
+            np.testing.assert_array_equal(np.asarray(rank.states[name]), array, name)
+    three.log.clear()
+    trainer.step(batches[0])
+    assert three.count("launch") > 0 == three.count("alloc") + three.count("pinned")
+    assert all(rank._update.uncaptured() == () for rank in trainer._ranks)
+    check(table(trainer))
 
 
 # -- splitting

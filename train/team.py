@@ -63,7 +63,7 @@ def threads_of(devices: Sequence[str], threads: int | None) -> int | None:
 
 
 class Rank(Protocol):
-    """What a Trainer of one device does for its team."""
+    """A Trainer of one device, as its team sees it."""
 
     exchange: Any
 
@@ -148,8 +148,8 @@ class Team:
         return float(sum(part.size * loss for part, loss in zip(parts, losses, strict=True) if part.size) / size)
 
     def run(self, call: Callable[..., Any], given: Sequence[Any] | None = None) -> list[Any]:
-        """What a call returns of each rank, with what that rank is given; all at once. The first error ends the
-        communicator, so that the others end too, and is raised."""
+        """Call something of each rank, with what that rank is given, all at once; return the answers. The first error
+        ends the communicator, so that the others end too, and is raised."""
         errors: list[BaseException] = []
         lock = Lock()
 

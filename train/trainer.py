@@ -233,7 +233,7 @@ class Trainer:
         return twin
 
     def _everywhere(self, call: Callable[[Trainer], Any]) -> list[Any]:
-        """What a call returns of each rank of this process, all at once: they may wait for each other in it."""
+        """Call something of each rank of this process, all at once, as they wait for each other; return the answers."""
         return [call(self)] if self._team is None else self._team.run(call)
 
     def __repr__(self) -> str:

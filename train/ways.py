@@ -40,7 +40,7 @@ class Ways:
         self._runs += 1
 
     def run(self, call: Callable[[Session], T]) -> T:
-        """What a call returns of the next session; its time is counted."""
+        """Call something of the next session, and count its time."""
         way, began = self.next(), perf_counter()
         found = call(way)
         self.took(perf_counter() - began)

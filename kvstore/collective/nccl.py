@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import DeadlineError, ExecutionError, InputError, MezzoError, MissingPackage, PeerError
+from ...ops.errors import DeadlineError, ExecutionError, MezzoError, MissingPackage, PeerError
 from ...runtime.backends.cuda.driver import cupy
 from .calls import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, RECEIVE, REDUCE_SCATTER, SEND, Call
 from .communicator import Communicator, Work
+from .gpu_sums import add_up
+from .sums import shares
 
 # Element types as NCCL numbers them (ncclDataType_t).
 TYPES = {
@@ -52,7 +54,7 @@ def nccl() -> Any:
 class Nccl(Communicator):
     """One rank, on one GPU. `beside` is a communicator of the same ranks on their hosts: the number that NCCL needs
     comes over it, barriers are there, and who has died is known there. With `deterministic` sums are taken in the order
-    of the ranks, by sends and additions, which moves no more bytes and keeps `size` parts on the GPU.
+    of the ranks, by sends and additions, which moves no more bytes and keeps a copy of each operand on the GPU.
     """
 
     kind = "nccl"
@@ -153,28 +155,35 @@ class Nccl(Communicator):
 
     def _in_order(self, call: Call, source: int, to: int, itemsize: int, stream: int) -> None:
         """Add up one part in the order of the ranks, and for an all_reduce give it to all."""
-        if call.verb == ALL_REDUCE and call.count % self.size:
-            raise InputError(f"{call} in the order of ranks: {call.count} elements are no {self.size} parts",
-                             where=self.where, hint="pad the array")  # fmt: skip
-        each, kind, library = call.count // self.size, TYPES[call.dtype], self._library
-        key = call.count, call.dtype
+        parts, kind, ranks = shares(call.count, self.size), TYPES[call.dtype], range(self.size)
+        sizes = [part.stop - part.start for part in parts]
+        mine, key = sizes[self.rank], (call.count, call.dtype)
         if key not in self._parts:
-            self._parts[key] = self.empty(call.count, np.dtype(_numpy(call.dtype)))
-        parts = self._parts[key]
-        library.groupStart()
-        for r in range(self.size):
-            self._comm.send(source + r * each * itemsize, each, kind, r, stream)
-            self._comm.recv(parts.data.ptr + r * each * itemsize, each, kind, r, stream)
-        library.groupEnd()
-        with self._cp.cuda.ExternalStream(stream):
-            total = parts[:each]
-            for r in range(1, self.size):
-                self._cp.add(total, parts[r * each : (r + 1) * each], out=total)
+            self._parts[key] = self.empty(mine * (self.size + 1), np.dtype(_numpy(call.dtype)))
+        place = self._parts[key]
+        at, comm = place.data.ptr, self._comm
+        total = at + mine * self.size * itemsize if call.verb == ALL_REDUCE else to
+        with self._together():
+            for r in ranks:
+                _some(comm.send, source + parts[r].start * itemsize, sizes[r], kind, r, stream)
+                _some(comm.recv, at + r * mine * itemsize, mine, kind, r, stream)
+        if mine:
+            with self._cp.cuda.ExternalStream(stream):
+                add_up(place[: mine * self.size], total, self.size, self.device)
         if call.verb == ALL_REDUCE:
-            self._comm.allGather(parts.data.ptr, to, each, kind, stream)
-        else:
-            runtime = self._cp.cuda.runtime
-            runtime.memcpyAsync(to, parts.data.ptr, each * itemsize, runtime.memcpyDeviceToDevice, stream)
+            with self._together():
+                for r in ranks:
+                    _some(comm.send, total, mine, kind, r, stream)
+                    _some(comm.recv, to + parts[r].start * itemsize, sizes[r], kind, r, stream)
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Calls that NCCL begins all at once."""
+        self._library.groupStart()
+        try:
+            yield
+        finally:
+            self._library.groupEnd()
 
     # -- the others
 
@@ -272,6 +281,11 @@ class NcclWork:
         if self._done is not None:
             self._communicator.wait_for(partial(getattr, self._done, "done"), str(self._call))
         return self._out
+
+
+def _some(call: Callable[..., None], address: int, count: int, *about: int) -> None:
+    if count:
+        call(address, count, *about)
 
 
 def _numpy(name: str) -> Any:

@@ -7,18 +7,14 @@ the stream of each, and nobody waits for a GPU. What is ordered so waits for oth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ...ops import DType
-from ...runtime.backends.cuda import driver
 from ...runtime.backends.cuda.driver import cupy, described
-from ...runtime.backends.cuda.launch import In, Out, Source
-from ...runtime.backends.cuda.text import THREADS, element, launch, reads, writes
 from .calls import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, REDUCE_SCATTER, Call
 from .communicator import Communicator, Work
+from .gpu_sums import add_up
 from .sums import shares
 from .threads import DEADLINE, Ledger, Threads, team
 
@@ -43,8 +39,7 @@ class Peers(Threads):
     def barrier(self, name: str = "") -> None:
         """Return when every rank has called it, and what it ordered before is done."""
         self._alive(BARRIER)
-        with cupy().cuda.Device(self.device):
-            cupy().cuda.runtime.deviceSynchronize()
+        cupy().cuda.Device(self.device).synchronize()
         self._beside.barrier(name)
 
     def abort(self, reason: str) -> None:
@@ -88,10 +83,10 @@ class PeerLedger(Ledger):
         super().__init__(len(devices))
         self.devices = tuple(devices)
         self.streams: dict[int, Any] = {}
-        self._sm = [described(d).sm for d in devices]
         self._events: dict[int, Any] = {}  # one of each rank: a wait is for what it was last recorded at
         self._places: dict[tuple[int, str, int], Any] = {}
         for device in devices:
+            described(device)  # it is there
             _reach(device, [other for other in devices if other != device])
 
     def at(self, rank: int) -> Any:
@@ -170,10 +165,8 @@ class PeerLedger(Ledger):
         place = self._places[key]
         for q, x in enumerate(xs):
             self._copy(rank, place, q * count, q, x, part)
-        ends = np.uint64(place.data.ptr), np.uint64(out.data.ptr + at * dtype.itemsize)
         with self.at(rank), self.streams[rank]:
-            kernel = driver.LOADED.function(_summing(str(dtype), self.size), self.devices[rank], self._sm[rank])
-            kernel((-(-count // THREADS), 1, 1), (THREADS, 1, 1), (*ends, np.int64(count)))
+            add_up(place, out.data.ptr + at * dtype.itemsize, self.size, self.devices[rank])
 
     # -- sends
 
@@ -190,23 +183,6 @@ class PeerLedger(Ledger):
         self._copy(rank, out, 0, source, kept, slice(0, out.size))
         with self.at(rank):
             self.streams[rank].synchronize()  # what was sent is given back then
-
-
-@cache
-def _summing(dtype: str, ranks: int) -> Source:
-    """The kernel that adds up the parts of so many ranks, in their order; those of 16 bits in float32, rounded once."""
-    e = element(DType.of(np.dtype(DType.BFLOAT16.numpy if dtype == "bfloat16" else dtype)))
-    assert e is not None
-    first, *others = (f"({e.sums}){e.read(f'x[i + {q} * count]')}" for q in range(ranks))
-    lines = [
-        f"const long long i = (long long)blockIdx.x * {THREADS} + threadIdx.x;",
-        "if (i >= count) return;",
-        f"{e.sums} sum = {first};",
-        *(f"sum += {other};" for other in others),
-        f"y[i] = {e.write('sum')};",
-    ]
-    parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0)), ("const long long", "count", np.int64(0))]
-    return launch("sum_of_ranks", parameters, "\n".join(lines), 1).source
 
 
 def _reach(device: int, others: Sequence[int]) -> None:

@@ -94,7 +94,7 @@ class Ledger:
     # what is done with arrays, which is another thing where they lie on GPUs
 
     def _held(self, rank: int, x: Any) -> Any:
-        """What a rank has sent, until it is received."""
+        """Keep what a rank has sent until it is received."""
         return x.copy()
 
     def _give(self, rank: int, sent: Any, out: Any) -> None:

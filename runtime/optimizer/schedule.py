@@ -34,8 +34,8 @@ def at(schedule: Schedule | float, update: int) -> float:
 
 
 def held(rate: Schedule | float, value: float, update: int) -> float:
-    """What an optimizer holds so that its rate is `value` from this update on: the rate itself, or the factor of its
-    schedule. Raises InputError for what is no rate, and where the schedule says 0."""
+    """Return the number that an optimizer holds so that its rate is `value` from this update on: the rate itself, or
+    the factor of its schedule. Raises InputError for what is no rate, and where the schedule says 0."""
     if not (np.ndim(value) == 0 and np.isfinite(value) and value >= 0):
         raise InputError(f"a rate of {value!r}", where="rate", hint="a number from 0 on")
     if isinstance(rate, int | float):
