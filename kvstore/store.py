@@ -21,6 +21,7 @@ from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
 from .async_handle import AsyncHandle, Handle
 from .backend import Backend
+from .on_gpus import Landing, brought, land, landing
 from .packing import Packings
 from .protocol.keys import OWN
 from .rows import Rows, RowSums, are_rows, check_rows, fill, rows_of
@@ -32,6 +33,7 @@ from .ticket import Ticket
 if TYPE_CHECKING:
     from .watching import Watch
 
+OF_ONE = ("local", "device")  # kinds of stores whose only worker is this process
 Key = str | int
 Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
 Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
@@ -68,6 +70,8 @@ class KVStore:
 
     Arrays are NumPy's or those of `mz.nd`. With the latter a verb returns at once, unless it is called with
     `wait=True`: it is a workload of the engine, which reads what is pushed and writes `out` in the order of all others.
+    `local` and `device` take arrays of GPUs too, and wait for them: a list for one key is a value of each GPU, which
+    `device` adds up on the first, and `local` on the host; the value is kept on the host.
 
     What a push does to the stored value:
 
@@ -144,6 +148,7 @@ class KVStore:
         is lazy. That has happened when this returns, and every worker pushes rows of the same keys in the same order
         in a sequential store."""
         key, value = _spread(key, value)
+        value = self._brought(key, value)
         calls: list[Call] = []
         for declared, given in self._each("push", key, value):
             if are_rows(given):
@@ -157,11 +162,12 @@ class KVStore:
         """Copy values into `out`: per key an array or a list of arrays. Without `out` the value itself, read-only and
         valid until this worker's next push of the key. With `wait=False` a handle, at once."""
         key, out = _spread(key, out)
+        out, places = self._landing(out)
         calls: list[Call] = []
         for declared, into in self._each("pull", key, out):
             outs = self._arrays(declared, into, "pull", writable=True)
             calls.append((declared, (declared.name, outs, priority), outs))
-        return self._pulled(self._started(self._backend.pull, calls, wait), key, out, wait)
+        return self._pulled(self._started(self._backend.pull, calls, wait), key, out, wait, places)
 
     def pushpull(
         self,
@@ -176,6 +182,8 @@ class KVStore:
         both for what is returned. Of a RowSparse, without an optimizer, `out` (a RowSparse too) becomes the sum over
         all workers, when this returns, and the stored value stays as it is: see `sum_rows`."""
         key, value, out = _spread(key, value, out)
+        out, places = self._landing(out)
+        value = self._brought(key, value)
         calls: list[Call] = []
         for declared, given, into in self._each("pushpull", key, value, out):
             if are_rows(given):
@@ -184,7 +192,7 @@ class KVStore:
             arrays = self._with_losses(declared, self._arrays(declared, given, "pushpull"))
             targets = self._arrays(declared, into, "pushpull", writable=True)
             calls.append((declared, (declared.name, arrays, targets, priority), targets))
-        return self._pulled(self._started(self._backend.pushpull, calls, wait), key, out, wait)
+        return self._pulled(self._started(self._backend.pushpull, calls, wait), key, out, wait, places)
 
     def broadcast(self, key: Keys, value: Values, out: Values, *, priority: int = 0) -> None:
         """`init`, then `pull`: every worker gets the value of rank 0."""
@@ -345,6 +353,20 @@ class KVStore:
         self._backend.close(error)
 
     # -- what a caller gave
+
+    def _brought(self, key: Any, value: Any) -> Any:
+        """Return what is pushed with arrays of GPUs in memory of the host, where the store is of one process."""
+        if self.kind not in OF_ONE:
+            return value
+        together = self.kind == "device"
+        if isinstance(key, list | tuple) and isinstance(value, list | tuple):  # one for each key
+            return [brought(x, together) for x in value]
+        return brought(value, together)
+
+    def _landing(self, out: Any) -> tuple[Any, Landing]:
+        """Return the arrays to fill, and those of GPUs that get what comes."""
+        places: Landing = []
+        return (landing(out, places) if self.kind in OF_ONE else out), places
 
     def _here(self, verb: str) -> str:
         return f"{verb} in {self.kind}, rank {self.rank}"
@@ -515,7 +537,13 @@ class KVStore:
                 ticket.wait()
         return None
 
-    def _pulled(self, tickets: Sequence[Ticket | AsyncHandle], key: Keys, out: Any, wait: bool | None) -> Any:
+    def _pulled(
+        self, tickets: Sequence[Ticket | AsyncHandle], key: Keys, out: Any, wait: bool | None, places: Landing
+    ) -> Any:
+        if places:
+            for ticket in tickets:
+                ticket.wait()
+            land(places)
         if wait is False:
             return Handle(tickets)
         if out is not None:

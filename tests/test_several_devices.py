@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import mezzo as mz
 from mezzo.kvstore.collective.nccl import Nccl
 from mezzo.kvstore.collective.peers import Peers, peers
 from mezzo.kvstore.collective.threads import team
+from mezzo.models.bert import bert
+from mezzo.models.convnets import resnet50
 from mezzo.ops import DType
 from mezzo.ops.errors import InputError, PeerError, ShapeError
 from mezzo.ops.types import f32
 from mezzo.runtime.backends.cuda.host import HostSteps
+from mezzo.runtime.execution.functions import FUNCTIONS
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.train.team import split
 
@@ -33,9 +37,11 @@ TYPES = (np.float32, np.float64, np.float16, np.int32, np.int64, DType.BFLOAT16.
 
 
 @pytest.fixture
-def three(standin: Standin) -> Standin:
+def three(standin: Standin) -> Iterator[Standin]:
     standin.devices, standin.quick = 3, True
-    return standin
+    FUNCTIONS.clear()  # operators on arrays remember the device that they ran on
+    yield standin
+    FUNCTIONS.clear()
 
 
 def with_nccl(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> FakeRanks:
@@ -311,6 +317,66 @@ def test_a_step_of_many_gpus_is_a_graph_of_each(
     assert three.count("launch") > 0 == three.count("alloc") + three.count("pinned")
     assert all(rank._update.uncaptured() == () for rank in trainer._ranks)
     check(table(trainer))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("name", ["resnet50", "bert"])
+def test_large_networks_on_many_gpus(name: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their steps are recorded, and nothing is computed: one graph for each rank."""
+    monkeypatch.setenv("MEZZO_CACHE", str(tmp_path))
+    made = Standin(memory=1 << 40, devices=ranks)
+    made.install(monkeypatch)
+    with_nccl(made, monkeypatch)
+    names, rng = [f"gpu:{r}" for r in range(ranks)], np.random.default_rng(0)
+    how: dict[str, Any] = {"optimizer": mz.optimizer.SGD(rate=0.1), "device": names, "compare_every": 0}
+    if name == "resnet50":
+        trainer = mz.Trainer(resnet50("batch"), **how)
+        batch = {"x": rng.random((ranks, 3, 224, 224), np.float32), "target": rng.integers(0, 1000, ranks)}
+        batch = {trainer.source.inputs[0]: batch["x"], "target": batch["target"]}
+    else:
+        trainer = mz.Trainer(bert("batch"), loss="mse", **how)
+        batch = {n: np.ones((ranks, 128), np.int64) for n in trainer.source.inputs}
+        batch["target"] = rng.random((ranks, 128, 768), np.float32)
+    for _ in range(3):
+        trainer.step(batch)
+    rows = table(trainer)
+    check(rows)
+    print("\n".join(row.drawn() for row in rows))
+    assert not made.races
+
+
+@pytest.mark.parametrize("kind", ["local", "device"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_store_adds_up_what_lies_on_several_gpus(three: Standin, kind: str, many: bool) -> None:
+    """The bits of sums in the order of the list, and the answer on every GPU; with an optimizer, its step."""
+    rng = np.random.default_rng(5)
+    given = [(rng.standard_normal((3, 5)) * 10**r).astype(np.float32) for r in range(3)]
+    total = given[0] + given[1] + given[2]
+    kv, first = mz.kv.create(kind), np.zeros((3, 5), np.float32)
+    key: Any = ["w", "v"] if many else "w"
+    kv.init(key, [first, first] if many else first)
+
+    def there() -> Any:
+        arrays = [mz.nd.asarray(x).to_device(mz.gpu(r)) for r, x in enumerate(given)]
+        return [arrays, arrays] if many else arrays
+
+    outs = [mz.nd.zeros((3, 5)).to_device(mz.gpu(r)) for r in range(3)]
+    three.log.clear()
+    kv.push(key, there())
+    down = [e for e in three.log if e.what == "copy" and e.detail == "memcpyDeviceToHost"]
+    assert len(down) == (1 if kind == "device" else 3) * (1 + many)
+    kv.pull(key, out=[outs, outs] if many else outs)
+    for r, out in enumerate(outs):
+        assert (out.device.name, out.device.index) == ("gpu", r)
+        np.testing.assert_array_equal(out.asnumpy(), total)
+    here = np.zeros((3, 5), np.float32)
+    kv.pushpull("w", mz.nd.asarray(given[0]).to_device(mz.gpu(1)), out=[outs[2], here])
+    for found in (outs[2].asnumpy(), here):
+        np.testing.assert_array_equal(found, given[0])
+    kv.set_optimizer(mz.optimizer.SGD(rate=0.5))
+    kv.push("w", there()[0] if many else there())
+    np.testing.assert_array_equal(kv.pull("w"), given[0] - np.float32(0.5) * total)
 
 
 # -- splitting
