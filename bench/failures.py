@@ -4,6 +4,10 @@ Three workers of one host, or on two with a server, push values of a megabyte. `
 stops one (SIGSTOP; the figure is what passes beyond the deadline of two seconds), in `configuration` one has another
 optimizer, which is found before the first step. A figure is the median over the rounds of the last process to know, in
 seconds; every one of them must name the culprit.
+
+The rows of `ranks` are four processes with a communicator in shared memory, whose deadline is a second and a half: one
+is killed, stopped, takes longer than that for each call (`slowed`), or finds no memory (`memory`: RLIMIT_AS). Their
+figures are all seconds from the failure on, the deadline included.
 """
 
 from __future__ import annotations
@@ -16,13 +20,20 @@ import statistics
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 from rows import Row, arguments, machine, show, users_environment
 
 WORKER = Path(__file__).parent / "peers" / "failing_worker.py"
-DEADLINE = 2.0
-BARS = {"death": 0.1, "frozen": 0.5}
+DEADLINE, RANKS_DEADLINE = 2.0, 1.5
+BARS = {"death": 0.1, "frozen": 0.5} | dict.fromkeys(
+    ("ranks-killed", "ranks-frozen", "ranks-slowed", "ranks-memory"), 2.0
+)
+SIGNALS = {
+    "death": signal.SIGKILL, "frozen": signal.SIGSTOP, "ranks-killed": signal.SIGKILL, "ranks-frozen": signal.SIGSTOP,
+    "ranks-slowed": signal.SIGUSR1, "ranks-memory": signal.SIGUSR2,
+}  # fmt: skip
 Case = tuple[str, str, int]  # what happens, the hosts of the workers, servers
 CASES: tuple[Case, ...] = (
     ("death", "aaa", 0),
@@ -30,6 +41,10 @@ CASES: tuple[Case, ...] = (
     ("frozen", "aaa", 0),
     ("frozen", "aab", 1),
     ("configuration", "aaa", 0),
+    ("ranks-killed", "aaaa", 0),
+    ("ranks-frozen", "aaaa", 0),
+    ("ranks-slowed", "aaaa", 0),
+    ("ranks-memory", "aaaa", 0),
 )
 
 
@@ -49,7 +64,8 @@ def once(how: str, hosts: str, servers: int) -> float:
         "DMLC_NUM_SERVER": str(servers),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, str(WORKER), how, str(DEADLINE if how == "frozen" else 60.0)]
+    deadline = RANKS_DEADLINE if how.startswith("ranks") else DEADLINE if how == "frozen" else 60.0
+    command = [sys.executable, str(WORKER), how, str(deadline)]
     serving = [sys.executable, "-m", "mezzo.kvstore.role"]
     others = [
         subprocess.Popen(serving, env={**given, "DMLC_ROLE": role}, stderr=subprocess.DEVNULL)
@@ -69,7 +85,7 @@ def once(how: str, hosts: str, servers: int) -> float:
         time.sleep(0.1)
         if how != "configuration":
             began = time.monotonic()
-            workers[1].send_signal(signal.SIGKILL if how == "death" else signal.SIGSTOP)
+            workers[1].send_signal(SIGNALS[how])
         told = [_heard(worker) for rank, worker in enumerate(workers) if rank != 1 or how == "configuration"]
         for what, _, *why in told:
             if what != "failed" or not any(name in why[0] for name in ("rank 1", "worker 1", "ranks 1")):
@@ -88,9 +104,9 @@ def _heard(worker: subprocess.Popen[bytes]) -> tuple[str, float, *tuple[str, ...
 
 
 def main() -> None:
-    args = arguments(__doc__)
+    args = arguments(__doc__, lambda parser: parser.add_argument("--rows", default="*", metavar="PATTERN"))
     rows, notes = [], []
-    for how, hosts, servers in CASES:
+    for how, hosts, servers in (case for case in CASES if fnmatch(case[0], args.rows)):
         times = [once(how, hosts, servers) for _ in range(3 if args.quick else 20)]
         name = f"{how}/{'one-host' if len({*hosts}) == 1 else 'two-hosts'}"
         median = statistics.median(times)

@@ -140,8 +140,18 @@ def aborted(c: Communicator) -> Any:
     """One rank ends it for all, in the middle of a call, and says why."""
     if c.rank == 0:
         time.sleep(0.2)
-        c.abort("rank 0 has run out of memory")
+        c.abort("MemoryError: no room")
         return refused(lambda: c.barrier())
+    return refused(lambda: forever(c))
+
+
+@scenario
+def slowed(c: Communicator) -> Any:
+    """Rank 1 takes longer than the others wait."""
+    for _ in range(3):
+        c.all_reduce(np.ones(LARGE)).wait()
+    c.deadline = 1.0 if c.rank != 1 else 60
+    time.sleep(2.5 if c.rank == 1 else 0)
     return refused(lambda: forever(c))
 
 

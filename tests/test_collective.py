@@ -103,8 +103,16 @@ def test_another_order_is_told_on_all_ranks() -> None:
 
 def test_an_abort_ends_all_with_its_reason() -> None:
     first, *others = processes("aborted", 3)
-    assert first[1] == "barrier after the communicator has ended: rank 0 has run out of memory"
-    assert [message for _, message, _ in others] == ["rank 0 has run out of memory"] * 2
+    said = "rank 0 has ended it: MemoryError: no room"
+    assert first[1] == f"barrier after the communicator has ended: {said}"
+    assert [message for _, message, _ in others] == [said] * 2
+
+
+def test_a_rank_that_is_slow_is_named_by_all_at_the_deadline() -> None:
+    for kind, message, seconds in processes("slowed", 3):
+        assert kind in ("DeadlineError", "PeerError")
+        assert "rank 1 did not call all_reduce of float64[70001]" in message
+        assert seconds < 20
 
 
 def test_shares_are_whole_and_equal() -> None:

@@ -81,7 +81,8 @@ class Shared(Communicator):
         return segment.array(0, sizes, element)
 
     def abort(self, reason: str) -> None:
-        self._end(PeerError(reason, where=self.where), reason)
+        told = f"rank {self.rank} has ended it: {reason}"
+        self._end(PeerError(told, where=self.where), told)
 
     def close(self) -> None:
         if self.closed:
@@ -123,7 +124,8 @@ class Shared(Communicator):
                 self._end(error, error.message)
                 work.error = self.failure
             except Exception as error:  # whatever it was, the others are told
-                self._end(ExecutionError(f"{type(error).__name__}: {error}", where=self.where), str(error))
+                told = f"{type(error).__name__}: {error}"
+                self._end(ExecutionError(told, where=self.where), f"rank {self.rank} has ended it: {told}")
                 work.error = self.failure
             work.x = work.x[:0] if work.x.ndim else work.x
             work.over.set()
