@@ -33,7 +33,7 @@ def create(
 
     | kind | workers | a push |
     |---|---|---|
-    | `local`, `device` | this process | sums over the devices of this process |
+    | `local`, `device` | this process | sums over the devices of this process, on the host or the first GPU |
     | `dist_sync`, `dist_device_sync` | those of the job | sums over all workers, in the order of their ranks |
     | `dist_async` | those of the job | counts by itself, when it has arrived |
     | `nccl` | those of the job, each with a GPU | as `dist_sync`; a Trainer's gradients travel from GPU to GPU |
