@@ -192,7 +192,8 @@ def test_callbacks_see_one_training(zero: int, tmp_path: Path) -> None:
     ends = []
     for trainer in (several, alone):
         stop = mz.callbacks.EarlyStopping("loss", patience=1, restore=True)
-        metrics = trainer.fit(batches, epochs=3, callbacks=[stop])
+        metrics = trainer.fit(batches, epochs=3, callbacks=[stop], validate=batches[:2])
+        metrics += [trainer.history[-1][1], trainer.evaluate(batches, everywhere=True)]
         trainer.rate = 0.5
         ends.append(metrics)
         trainer.save(tmp_path / str(len(ends)))

@@ -424,7 +424,8 @@ class _Again(click.Command):
 @click.option("--clip-value", type=float, help="The largest element of a gradient.")
 @click.option("--amp", type=click.Choice(["bf16", "fp16"]), help="Mixed precision.")
 @click.option("--seed", default=0, show_default=True, help="Of shuffling, setting aside, dropout and a new head.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, gpu:0; with -n gpu: one for each process.")
+@click.option("--device", default="cpu", show_default=True,
+              help="cpu, gpu:0, gpu:0,gpu:1 for both; with -n gpu: one for each process.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(1), help="Of each step; all processors if not given.")
 @click.option("--zero", default="0", show_default=True, type=click.Choice(["0", "1", "2"]),
               callback=lambda _context, _option, level: int(level),

@@ -41,6 +41,7 @@ class Collective:
 
     on_store = False
     overlap = True
+    one_process = False  # whether all ranks are devices of this one, whose Trainer speaks for all
 
     def __init__(
         self,
@@ -194,8 +195,8 @@ class Collective:
         return [float(n) for n in self.host.all_reduce(place, name="totals").wait()]
 
     def any(self, flag: bool) -> bool:
-        """Return True if the flag is set on any rank. Every rank calls it."""
-        return self.total([float(flag)])[0] > 0
+        """Return True if the flag is set on any rank. Every rank calls it, or the Trainer of one process for all."""
+        return flag if self.one_process else self.total([float(flag)])[0] > 0
 
     def drop_losses(self) -> None:
         """Nothing is compressed."""

@@ -41,7 +41,12 @@ def exchanges_of(
     if getattr(kvstore, "steps", False):
         raise InputError("the store has an optimizer", where="kvstore=", hint="the Trainer has one: leave it out there")
     ranks = of_devices(devices)
-    found = [exchange_of(rank, on_store, overlap, compare_every, device=devices[rank.rank], **how) for rank in ranks]
+    found = []
+    for rank in ranks:
+        made = exchange_of(rank, on_store, overlap, compare_every, device=devices[rank.rank], **how)
+        assert isinstance(made, Collective)
+        made.one_process = True
+        found.append(made)
     return tuple(found)
 
 

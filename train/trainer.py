@@ -508,7 +508,8 @@ class Trainer:
         for feeds in batches:
             fed, _ = self._fed(feeds)
             self._measure(measures, session.run(fed), fed)
-        return metrics_of(session.states, measures, self.terms, self.exchange if everywhere else None)
+        several = everywhere and self._team is None  # a team's first device has seen them all
+        return metrics_of(session.states, measures, self.terms, self.exchange if several else None)
 
     def _measure(self, measures: Measures, found: Mapping[str, Any], fed: Mapping[str, Any]) -> None:
         for term, metrics in measures:
