@@ -266,7 +266,7 @@ def test_what_several_devices_cannot_do_is_refused(device: Any, how: dict[str, A
 def test_kvstores_of_one_process_are_for_several_devices() -> None:
     course = Course("sgd", 2)
     expected, held = learned(devices(course), whole(course)), mz.kv.create("device")
-    plain = mz.Trainer(network(), optimizer=OPTIMIZERS["sgd"], device="cpu:0,cpu:1", threads=1)
+    plain = mz.Trainer(network(), optimizer=OPTIMIZERS["sgd"], device=[mz.cpu(0), mz.cpu(1)], threads=1)
     for trainer in (plain, devices(course, kvstore="local"), devices(course, kvstore=held)):
         found = learned(trainer, whole(course))
         for name, array in expected.items():

@@ -13,6 +13,7 @@ from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 
 KINDS = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
+PRODUCTS = ("auto", "fp32", "tf32")  # of float32, by `precision`
 
 
 def _computing(*precisions: str) -> frozenset[str]:
@@ -125,3 +126,12 @@ def _with_outputs(graph: Graph, nodes: list[Node], low: set[str], taken: set[str
     moved += [Node("Cast", (inner,), (o,), {"to": DType.FLOAT.onnx}, name=o) for o, inner in narrow.items()]
     inputs = {n: graph.types[n] for n in graph.inputs}
     return infer(graph.but(nodes=tuple(moved), outputs=graph.outputs, types=inputs)).verify()
+
+
+def check_products(precision: str) -> None:
+    """Raise InputError for what is no way to take products of float32, whose tensors stay what they are."""
+    if precision not in PRODUCTS:
+        raise InputError(
+            f"precision {precision!r} is none of {', '.join(PRODUCTS)}", where="Trainer",
+            hint='mixed precision is amp="bf16" or amp="fp16"',
+        )  # fmt: skip

@@ -49,6 +49,18 @@ def is_part(state: str) -> bool:
     return state.startswith("optimizer/") and state.count("/") == 2 and state.rpartition("/")[2].startswith(KEY)
 
 
+def collected(
+    folder: str | os.PathLike[str], states: Mapping[str, Array], graph: Graph, exchange: Any, lost: Mapping[str, Array],
+    waiting: int,
+) -> tuple[dict[str, Array], Parts | None]:  # fmt: skip
+    """The states of a checkpoint, of which rank 0 writes all, and the parts of ranks that share them out, who write
+    their own (see `written`). What compression has lost is a state of a store, or was one (`lost`)."""
+    if exchange is None:
+        return dict(states), None
+    states = {**states, **(exchange.keep_losses() if exchange.joined else lost)}
+    return written(folder, states, graph, exchange, waiting) if isinstance(exchange, Collective) else (states, None)
+
+
 def written(
     folder: str | os.PathLike[str], states: Mapping[str, Array], graph: Graph, exchange: Collective, waiting: int
 ) -> tuple[dict[str, Array], Parts | None]:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
+from ..nd.place import Place
 from ..ops import Tensor, Type
 from ..ops.errors import InputError
 from ..runtime.devices import full_name
@@ -25,14 +26,16 @@ Feeds = Mapping[str, Any]
 CPU = "cpu:"  # numbered ones are the host, as those of mz.cpu(0) and mz.cpu(1)
 
 
-def devices_of(device: str | Sequence[str]) -> tuple[str, ...]:
-    """The full names of devices: of one, of several with commas, or of a list. Raises InputError for what is no device,
-    or for one that is there twice.
+def devices_of(device: str | Place | Sequence[str | Place]) -> tuple[str, ...]:
+    """The full names of devices: of one, of several with commas, or of a list of names or of `mz.gpu(i)`. Raises
+    InputError for what is no device, or for one that is there twice.
 
-    >>> devices_of("cpu"), devices_of("gpu:0, gpu:1"), devices_of(["cpu:0", "cpu:1"])
+    >>> devices_of("cpu"), devices_of("gpu:0, gpu:1"), devices_of([Place("cpu", 0), Place("cpu", 1)])
     (('cpu',), ('gpu:0', 'gpu:1'), ('cpu:0', 'cpu:1'))
     """
-    found = tuple(full_name(name.strip()) for name in (device.split(",") if isinstance(device, str) else device))
+    given = [device] if isinstance(device, Place) else device.split(",") if isinstance(device, str) else device
+    names = (f"{d.name}:{d.index}" if isinstance(d, Place) else d.strip() for d in given)
+    found = tuple(map(full_name, names))
     if len(found) == 1:
         return found
     twice = [name for i, name in enumerate(found) if name in found[:i]]
@@ -120,9 +123,6 @@ class Team:
         self.ranks, self._named = tuple(ranks), tuple(named)
         self._threads = ThreadPoolExecutor(len(ranks) - 1, "mezzo device")
         self._planned: set[Any] = set()
-
-    def __copy__(self) -> Self:
-        return self
 
     def step(self, feeds: Feeds, size: int, observe: Observer | None) -> float:
         """Learn from one batch, of which each rank has a share; returns the mean loss of the batch. Raises InputError

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..exporters import save_onnx
 from ..importers import load_graph
+from ..nd.place import Place
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
@@ -30,7 +31,7 @@ from ..runtime.passes import modes
 from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
 from .agree import code, digest
-from .amp import Policy, mixed, policy_named
+from .amp import Policy, check_products, mixed, policy_named
 from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
 from .collective import Collective
 from .exchange import COMPARED, LOST, Exchange
@@ -45,7 +46,7 @@ from .metrics import Asked as Measured
 from .metrics import Metrics, StepMetrics
 from .names import FIT, TRAINER, absent, refuse
 from .overflow import Overflow, overflows
-from .parts import own_snapshots, read, whole_snapshots, written
+from .parts import collected, own_snapshots, read, whole_snapshots
 from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import chosen, sized
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from ..kvstore.store import KVStore
 
 Feeds = Mapping[str, Any] | Sequence[Any]  # by name, or in the order of inputs and targets
-
-PRODUCTS = ("auto", "fp32", "tf32")  # of float32, by `precision`; the tensors stay what they are
 
 
 class Trainer:
@@ -122,7 +121,7 @@ class Trainer:
         learn_scales: bool = False,
         recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
-        device: str | Sequence[str] = "cpu",
+        device: str | Place | Sequence[str | Place] = "cpu",
         precision: str = "auto",
         threads: int | None = None,
         onednn: bool = True,
@@ -161,11 +160,11 @@ class Trainer:
         targets = {t.target: with_loss.types[t.target] for t in self.terms if t.target}
         self._classes = [n for n, kind in targets.items() if isinstance(kind, Tensor) and kind.dtype is DType.INT64]
         self._named = (*targets, *self.source.inputs)  # the first one fed tells how many samples there are
+        self._own = {s.input for s in self.source.states}
         self._order = (*self.source.inputs, *targets, *["sample_weight"] * bool(sample_weights))  # of a tuple
         self.learning = learning_of(self.source, with_loss, [value], train, freeze, learn_scales)
         self.trained = [*self.learning.trained]
-        optimizer = with_scales(self.plan.optimizer, shares(in_training, self.trained))
-        self.plan = replace(self.plan, optimizer=optimizer)
+        self.plan = replace(self.plan, optimizer=with_scales(self.plan.optimizer, shares(in_training, self.trained)))
         if not self.trained:
             raise InputError("there is nothing to learn", where=self.source.name, hint="loosen train= and freeze=")
         if self.learning.warning:
@@ -175,13 +174,10 @@ class Trainer:
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
-            sends = self.exchange is not None
-            options = options_for("cpu", threads=threads or usual_threads(), onednn=onednn, exchange=sends)
-            self.graph_of_step, again = chosen(steps, self.graph_of_step, types, options)
+            about = {"threads": threads or usual_threads(), "onednn": onednn, "exchange": self.exchange is not None}
+            self.graph_of_step, again = chosen(steps, self.graph_of_step, types, options_for("cpu", **about))
         self._steps = partial(steps, again=again)
-        if precision not in PRODUCTS:
-            said = f"precision {precision!r} is none of {', '.join(PRODUCTS)}"
-            raise InputError(said, where="Trainer", hint='mixed precision is amp="bf16" or amp="fp16"')
+        check_products(precision)
         self._how: dict[str, Any] = {
             "seed": seed, "device": session_device(devices[0]), "threads": threads_of(devices, threads),
             "onednn": onednn, "precision": precision,
@@ -190,10 +186,9 @@ class Trainer:
         self._ways: Ways | None = None
         timed = overlap is None and shared is not None and not shared.collective
         if timed and shared is not None and self.exchange and self.exchange.workers > 1 and devices[0] == "cpu":
-            after = replace(self.plan, shared=replace(shared, overlap=False))
-            late = training_step(with_loss, value, self.trained, after, again=again)
-            sessions = self._update, Session(late, states=self.states, **self._how, exchange=self.exchange)
-            self._ways = Ways(sessions)
+            late = self._steps(step=replace(self.plan, shared=replace(shared, overlap=False)))
+            after = Session(late, states=self.states, **self._how, exchange=self.exchange)
+            self._ways = Ways((self._update, after))
         begun = self.graph_of_step.initializers.get(RATE)  # nothing is read from a device for it
         self._calls, self._held = 0, self._rate_state() if begun is None else float(begun)
         self._last: tuple[int, float, Any, float] | None = None
@@ -216,8 +211,7 @@ class Trainer:
         self._fraction = float("nan")  # of the batch that is this rank's: not told yet
         self._gather: Session | None = None
         if self.plan.gather > 1:
-            gathers = self._steps(updates=False)
-            self._gather = Session(gathers, states=self.states, **self._how, exchange=self.exchange)
+            self._gather = Session(self._steps(updates=False), states=self.states, **self._how, exchange=self.exchange)
         self._evaluation: Session | None = None
 
     def _twin(self, device: str, exchange: Exchanging | None) -> Trainer:
@@ -229,6 +223,7 @@ class Trainer:
             twin.graph_of_step = twin._steps()
         twin._measures = [(term, [copy(m) for m in metrics]) for term, metrics in self._measures]
         twin._how = {**self._how, "device": session_device(device)}
+        twin._ranks = (twin,)
         twin._open()
         return twin
 
@@ -305,13 +300,13 @@ class Trainer:
         return loss
 
     def _session_of_next(self) -> Session:
-        gathers = self._gather is not None and (self._calls + 1) % self.plan.gather
-        return self._gather if gathers and self._gather is not None else self._update
+        return (self._gather if (self._calls + 1) % self.plan.gather else None) or self._update
 
     def _step(self, fed: Mapping[str, Any], size: int, observe: Observer | None) -> float:
         """A step of this rank. With no sample of its own it only takes part, and nothing of it counts."""
         number, session, exchange = self._calls + 1, self._session_of_next(), self.exchange
-        kept = {} if size else {n: np.array(self.states[n]) for n in self._counted}
+        counted = () if size else (n for n in self.states if n.startswith(METRICS) or n in self._own)
+        kept = {n: np.array(self.states[n]) for n in counted}
 
         def run(session: Session) -> dict[str, Any]:
             session.next_run = number
@@ -323,8 +318,10 @@ class Trainer:
             if not exchange.joined:
                 exchange.join(self.parameters, self.plan.optimizer, self._kept, self._facts())
                 exchange.give_losses(self._lost)
-            if isinstance(exchange, Collective):
-                self._weigh(exchange.fraction(size))
+            if isinstance(exchange, Collective) and SHARE in self.states:  # one rank alone has none
+                fraction = exchange.fraction(size)
+                if fraction != self._fraction:
+                    self.states[SHARE][...] = self._fraction = fraction
             sizes = exchange.sizes_begin(size)
             with exchange.watched(number):
                 found = self._together(run, session, exchange)
@@ -337,16 +334,6 @@ class Trainer:
         if size:
             self._measure(self._measures, found, fed)
         return loss
-
-    @property
-    def _counted(self) -> list[str]:
-        """The states that a batch changes besides what learns: metrics, and those of the model."""
-        return [n for n in self.states if n.startswith(METRICS) or n in {s.input for s in self.source.states}]
-
-    def _weigh(self, fraction: float) -> None:
-        """Say which part of the batch this rank's share is."""
-        if fraction != self._fraction and SHARE in self.states:  # one rank alone has none
-            self.states[SHARE][...] = self._fraction = fraction
 
     def _together(self, run: Callable[[Session], Any], session: Session, exchange: Exchanging) -> Any:
         """Run a step with the other workers: in either way at first, then in the one that took less time of all."""
@@ -546,13 +533,10 @@ class Trainer:
 
     def _gathered(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Array], checkpoint.Parts | None]:
         """The states of a checkpoint, and the parts of all ranks, of which this one writes its own."""
-        exchange, states = self.exchange, dict(self.states)
-        if exchange is not None:
-            exchange.compare(self.parameters)
-            states = {**states, **(exchange.keep_losses() if exchange.joined else self._lost)}
-        if isinstance(exchange, Collective):
-            return written(folder, states, self.graph_of_step, exchange, -self._calls % self.plan.gather)
-        return states, None
+        if self.exchange is not None:
+            self.exchange.compare(self.parameters)
+        waiting = -self._calls % self.plan.gather
+        return collected(folder, self.states, self.graph_of_step, self.exchange, self._lost, waiting)
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan. The next
