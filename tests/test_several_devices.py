@@ -253,6 +253,8 @@ def test_random_numbers_differ_by_device() -> None:
     [
         ("cpu:0,cpu:0", {}, "'cpu:0' is there twice"),
         (["cpu:0", "gpu:0"], {}, "cpu and gpu together"),
+        (["cpu:0", 1], {}, "1 is no device"),
+        ([], {}, "no device"),
         ("cpu:0,cpu:1", {"kvstore": "dist_sync"}, "kvstore='dist_sync' beside 2 devices"),
         ("cpu:0,cpu:1", {"kvstore": "device", "update_on_kvstore": True}, "a communicator keeps no parameters"),
         ("cpu:0,cpu:1", {"optimizer": mz.optimizer.Adam(lazy_update=True)}, "Adam steps rows of tables alone"),

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..nd.place import Place
 from ..ops import Tensor, Type
 from ..ops.errors import InputError
 from ..runtime.devices import full_name
@@ -22,6 +21,9 @@ from ..runtime.execution.session import Session
 from .collective import Collective
 from .shares import Share
 
+if TYPE_CHECKING:
+    from ..nd.place import Place
+
 Feeds = Mapping[str, Any]
 CPU = "cpu:"  # numbered ones are the host, as those of mz.cpu(0) and mz.cpu(1)
 
@@ -30,23 +32,36 @@ def devices_of(device: str | Place | Sequence[str | Place]) -> tuple[str, ...]:
     """The full names of devices: of one, of several with commas, or of a list of names or of `mz.gpu(i)`. Raises
     InputError for what is no device, or for one that is there twice.
 
-    >>> devices_of("cpu"), devices_of("gpu:0, gpu:1"), devices_of([Place("cpu", 0), Place("cpu", 1)])
+    >>> from mezzo.nd.place import cpu
+    >>> devices_of("cpu"), devices_of("gpu:0, gpu:1"), devices_of([cpu(0), cpu(1)])
     (('cpu',), ('gpu:0', 'gpu:1'), ('cpu:0', 'cpu:1'))
     """
-    given = [device] if isinstance(device, Place) else device.split(",") if isinstance(device, str) else device
-    names = (f"{d.name}:{d.index}" if isinstance(d, Place) else d.strip() for d in given)
-    found = tuple(map(full_name, names))
+    given = device.split(",") if isinstance(device, str) else device if isinstance(device, list | tuple) else [device]
+    found = tuple(full_name(_name(one)) for one in given)
     if len(found) == 1:
         return found
     twice = [name for i, name in enumerate(found) if name in found[:i]]
     kinds = {name.partition(":")[0] for name in found}
-    why = f"{twice[0]!r} is there twice" if twice else f"{' and '.join(sorted(kinds))} together" * (len(kinds) != 1)
-    if why or not found:
+    why = "no device" if not found else f"{twice[0]!r} is there twice" if twice else ""
+    if len(kinds) > 1:
+        why = f"{' and '.join(sorted(kinds))} together"
+    if why:
         raise InputError(
-            f"device={device!r}: {why or 'no device'}", where="Trainer",
+            f"device={device!r}: {why}", where="Trainer",
             hint='name each once, of one kind: "gpu:0,gpu:1", or "cpu:0,cpu:1"',
         )  # fmt: skip
     return found
+
+
+def _name(device: str | Place) -> str:
+    if isinstance(device, str):
+        return device.strip()
+    try:
+        return f"{device.name}:{device.index}"
+    except AttributeError:
+        raise InputError(
+            f"{device!r} is no device", where="Trainer", hint='give "cpu", "gpu:0", mz.gpu(0), or several of them'
+        ) from None
 
 
 def session_device(name: str) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..exporters import save_onnx
 from ..importers import load_graph
-from ..nd.place import Place
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
@@ -58,6 +57,7 @@ from .ways import Ways
 if TYPE_CHECKING:
     from ..kvstore.collective.communicator import Communicator
     from ..kvstore.store import KVStore
+    from ..nd.place import Place
 
 Feeds = Mapping[str, Any] | Sequence[Any]  # by name, or in the order of inputs and targets
 
