@@ -36,7 +36,8 @@ def devices_of(device: str | Place | Sequence[str | Place]) -> tuple[str, ...]:
     >>> devices_of("cpu"), devices_of("gpu:0, gpu:1"), devices_of([cpu(0), cpu(1)])
     (('cpu',), ('gpu:0', 'gpu:1'), ('cpu:0', 'cpu:1'))
     """
-    given = device.split(",") if isinstance(device, str) else device if isinstance(device, list | tuple) else [device]
+    given: Sequence[Any] = device if isinstance(device, list | tuple) else [device]
+    given = device.split(",") if isinstance(device, str) else given
     found = tuple(full_name(_name(one)) for one in given)
     if len(found) == 1:
         return found
