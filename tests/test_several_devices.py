@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.exporters import save_onnx
+from mezzo.importers import load_onnx
 from mezzo.kvstore.collective.nccl import Nccl
 from mezzo.kvstore.collective.peers import Peers, peers
 from mezzo.kvstore.collective.threads import team
@@ -24,6 +27,7 @@ from mezzo.ops.types import f32
 from mezzo.runtime.backends.cuda.host import HostSteps
 from mezzo.runtime.execution.functions import FUNCTIONS
 from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.tools.cli import cli
 from mezzo.train.team import split
 
 from .capture_tables import check, table
@@ -31,6 +35,7 @@ from .collective_lessons import OPTIMIZERS, Course, in_turn, learned, network, t
 from .collective_ranks import operand
 from .cupy_standin import Standin
 from .nccl_ranks import FakeRanks
+from .networks import mlp
 
 Array = np.ndarray[Any, Any]
 TYPES = (np.float32, np.float64, np.float16, np.int32, np.int64, DType.BFLOAT16.numpy)
@@ -276,6 +281,30 @@ def test_kvstores_of_one_process_are_for_several_devices() -> None:
     held.set_optimizer(mz.optimizer.SGD())
     with pytest.raises(InputError, match="the store has an optimizer"):
         devices(course, kvstore=held)
+
+
+def test_the_command_on_several_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It learns what it does on one, metrics and checkpoints included; the last batch has 12 samples."""
+    monkeypatch.chdir(tmp_path)
+    save_onnx(mlp(), "mlp.onnx")
+    x = np.random.default_rng(0).standard_normal((60, 12)).astype(np.float32)
+    np.savez("data.npz", x=x, target=(x[:, 0] > 0).astype(np.int64))
+    told = []
+    for out, more in (("one", ()), ("three", ("--device", "cpu:0,cpu:1,cpu:2", "--checkpoint", "kept")),
+                      ("again", ("--checkpoint", "kept", "--resume"))):  # fmt: skip
+        cli.main(["train", "mlp.onnx", "data.npz", "--epochs", "3", "--optimizer", "sgd", "--rate", "0.05", *more,
+                  "-o", f"{out}.onnx", "--json", "told.json", "--quiet"], standalone_mode=False)  # fmt: skip
+        told.append(json.loads(Path("told.json").read_text()))
+    one, three, again = told
+    assert three["updates"] == one["updates"]
+    assert again["resumed_at"] == "epoch 4, batch 1"
+    for found, expected in zip(three["epochs"], one["epochs"], strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+        assert found["validation_accuracy"] == expected["validation_accuracy"]
+    weights = [load_onnx(f"{out}.onnx").initializers for out in ("one", "three", "again")]
+    for name, array in weights[1].items():
+        np.testing.assert_array_equal(weights[2][name], array, name)
+        np.testing.assert_allclose(weights[0][name], array, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 # -- trainings, on GPUs that are not there

@@ -363,22 +363,6 @@ def test_a_model_of_one_batch_size(place: Path) -> None:
         trained("four.onnx", "data.npz", "--batch", "3")
 
 
-def test_several_devices(place: Path) -> None:
-    """They learn what one does, metrics and checkpoints included; the last batch has 12 samples."""
-    same = ("mlp.onnx", "data.npz", "--epochs", "3", "--optimizer", "sgd", "--rate", "0.05", "--gather", "1")
-    one = trained(*same, out="one.onnx")
-    told = trained(*same, "--device", "cpu:0,cpu:1,cpu:2", "--checkpoint", "kept")
-    assert told["updates"] == one["updates"]
-    for found, expected in zip(told["epochs"], one["epochs"], strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
-        assert found["validation_accuracy"] == expected["validation_accuracy"]
-    back = trained(*same, "--checkpoint", "kept", "--resume", out="again.onnx")
-    assert back["resumed_at"] == "epoch 4, batch 1"
-    for name, array in weights("out.onnx").items():
-        np.testing.assert_array_equal(weights("again.onnx")[name], array, name)
-        np.testing.assert_allclose(weights("one.onnx")[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
-
-
 def test_mixed_precision_clipping_and_gathering(place: Path) -> None:
     told = trained(
         *("mlp.onnx", "data.npz", "--epochs", "2", "--amp", "bf16", "--clip-norm", "1", "--gather", "2"),
