@@ -24,6 +24,7 @@ from mezzo.ops.errors import InputError
 from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.optimizer import SGD, Adam, Optimizer
 from mezzo.runtime.optimizer.schedule import Cosine
+from mezzo.train.agree import common_facts
 from mezzo.train.loss import cross_entropy
 from mezzo.train.shares import Share
 from mezzo.train.trainer import Trainer
@@ -135,7 +136,8 @@ def otherwise(kv: KVStore, name: str) -> str:
         return ""
     trainer = Lesson().trainer(kv, **how)
     try:
-        facts = trainer._facts()
+        what = str(trainer._precision), trainer.source, trainer.parameters, trainer._learned_by
+        facts = common_facts(trainer.plan, *what)
         if name == "code" and kv.rank:
             facts["the code of mezzo"] = "0.0.0 (of another checkout)"
         trainer.exchange.join(trainer.parameters, trainer.plan.optimizer, None, facts)  # type: ignore[union-attr]

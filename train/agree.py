@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ops.errors import InputError
-from ..ops.types import type_of
+from ..ops.types import Array, type_of
 from ..runtime.digests import blake2b
 from ..runtime.ir.graph import Graph
 from ..runtime.version import __version__
 
 if TYPE_CHECKING:
     from ..kvstore.store import KVStore
+    from .building import Step
 
 STEP = "trainer/step"  # a key of our own
 LONGEST = 16384  # bytes of a description
@@ -48,6 +49,21 @@ def code() -> str:
             digest.update(str(path.relative_to(root)).encode())
             digest.update(path.read_bytes())
     return f"{__version__} ({digest.hexdigest()})"
+
+
+def common_facts(
+    plan: Step, precision: str, source: Graph, parameters: Mapping[str, Array], learned_by: str
+) -> dict[str, str]:
+    """Return the facts that all workers of a job must have in common."""
+    count = f"{len(parameters)} tensors of {sum(a.size for a in parameters.values())} elements"
+    return {
+        "the optimizer": str(plan.optimizer),
+        "the precision": precision,
+        "clipping and gathering": f"clip_norm={plan.clip_norm}, clip_value={plan.clip_value}, gather={plan.gather}",
+        "what learns": f"{count} ({digest(source.but(nodes=()), source.initializers, *parameters)})",
+        "the model with its loss": learned_by,
+        "the code of mezzo": code(),
+    }
 
 
 def agree(store: KVStore, prefix: str, facts: Mapping[str, str]) -> None:

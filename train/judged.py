@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from .head import logits_of, output_of
 from .loss import Loss, custom, loss_named, mean_of
 from .metrics import Asked as Measured
 from .metrics import Metric, metrics_named
-
-if TYPE_CHECKING:
-    from .exchanges import Exchanging
 
 TARGET, WEIGHT = "target", "sample_weight"  # names of inputs
 METRICS = "metrics/"
@@ -279,20 +276,3 @@ def zeroed(states: Mapping[str, Array], measures: Measures) -> None:
     for _, metrics in measures:
         for metric in metrics:
             metric.reset()
-
-
-def of_all(
-    exchange: Exchanging, numbers: Mapping[str, float], metrics: Sequence[Metric]
-) -> tuple[dict[str, float], list[Array | None]]:
-    """The sums of all workers. Whoever has seen no batch gives zeros, as many as the metric has."""
-    sizes = exchange.total([float(0 if m.total is None else m.total.size) for m in metrics]) if metrics else []
-    had = exchange.total([float(m.total is not None) for m in metrics]) if metrics else []
-    many = [int(size / n) if n else 0 for size, n in zip(sizes, had, strict=True)]
-    own = [np.zeros(n) if m.total is None else m.total for m, n in zip(metrics, many, strict=True)]
-    found = exchange.total([*numbers.values(), *(float(x) for part in own for x in part)])
-    rest = np.array(found[len(numbers) :])
-    totals: list[Array | None] = []
-    for n in many:
-        totals.append(rest[:n] if n else None)
-        rest = rest[n:]
-    return dict(zip(numbers, found, strict=False)), totals

@@ -29,7 +29,7 @@ from ..runtime.optimizer import schedule as schedules
 from ..runtime.passes import modes
 from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
-from .agree import code, digest
+from .agree import common_facts, digest
 from .amp import Policy, check_products, mixed, policy_named
 from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
 from .collective import Collective
@@ -316,7 +316,8 @@ class Trainer:
             found = run(session)
         else:
             if not exchange.joined:
-                exchange.join(self.parameters, self.plan.optimizer, self._kept, self._facts())
+                facts = common_facts(self.plan, str(self._precision), self.source, self.parameters, self._learned_by)
+                exchange.join(self.parameters, self.plan.optimizer, self._kept, facts)
                 exchange.give_losses(self._lost)
             if isinstance(exchange, Collective) and SHARE in self.states:  # one rank alone has none
                 fraction = exchange.fraction(size)
@@ -597,16 +598,3 @@ class Trainer:
             alone = replace(shared, workers=1) if shared.on_store else None
             graph = self._steps(step=replace(self.plan, shared=alone))
         return digest(graph, (), self.seed, self.plan.optimizer.to_dict())
-
-    def _facts(self) -> dict[str, str]:
-        """Return the facts that all workers of a job must have in common."""
-        plan = self.plan
-        return {
-            "the optimizer": str(plan.optimizer),
-            "the precision": str(self._precision),
-            "clipping and gathering": f"clip_norm={plan.clip_norm}, clip_value={plan.clip_value}, gather={plan.gather}",
-            "what learns": f"{len(self.trained)} tensors of {sum(a.size for a in self.parameters.values())} elements "
-            f"({digest(self.source.but(nodes=()), self.source.initializers, *self.trained)})",
-            "the model with its loss": self._learned_by,
-            "the code of mezzo": code(),
-        }
