@@ -15,6 +15,7 @@ from typing import Any, Final
 from ...ops.dataclasses import dataclass
 from ...ops.errors import MezzoError
 from ...runtime.version import __version__
+from .line import Job
 from .metrics import Metrics
 from .protocol import Inquiry, read, written
 from .repository import Repository, Source
@@ -25,6 +26,7 @@ Send = Callable[[Any], Awaitable[None]]
 Scope = Mapping[str, Any]
 JSON: Final = "application/json"
 HEAD: Final = b"inference-header-content-length"
+JOINED: Final = 1 << 16  # bytes of parts that are copied into one, since each part is a call of the system
 NUMBERS: Final = 16  # bytes of a list of Python numbers for one byte of JSON, at most
 
 
@@ -79,8 +81,11 @@ class App:
         except Refused as refused:
             code, bodies = refused.code, [json.dumps({"error": str(refused)}).encode()]
             headers = {"content-type": JSON, **refused.headers}
-        length = str(sum(map(len, bodies)))
-        raw = [(n.encode(), v.encode()) for n, v in {**headers, "content-length": length}.items()]
+        length = sum(map(len, bodies))
+        if length <= JOINED:
+            bodies = [b"".join(bodies)]
+        raw = [(n.encode(), v.encode()) for n, v in headers.items()]
+        raw.append((b"content-length", b"%d" % length))
         await send({"type": "http.response.start", "status": code, "headers": raw})
         for number, body in enumerate(bodies, 1):
             await send({"type": "http.response.body", "body": body, "more_body": number < len(bodies)})
@@ -161,8 +166,9 @@ class App:
                 raise Refused(413, f"{numbers} bytes of JSON, {self.limits.json} allowed: send tensors as bytes")
             self._reserve(numbers * NUMBERS, model)
             reserved = numbers * NUMBERS
-            asked = read(body, head, model.session.inputs, model.session.outputs)
-            results = await _watched(model.answer(asked, self.limits.answer), receive)
+            asked = read(body, head, *model.ports)
+            job = model.submit(asked, self.limits.answer)
+            results = await _results(job, receive)
             parts, head = written(asked, results, model.name, model.version)
             headers = {"content-type": JSON}
             if head is not None:
@@ -245,18 +251,24 @@ class App:
         return self.metrics.text().encode()
 
 
-async def _watched(work: Awaitable[Any], receive: Receive) -> Any:
-    """The result of `work`, which is cancelled when the client goes; raises Gone then."""
-    task = asyncio.ensure_future(work)
-    away = asyncio.ensure_future(_away(receive))
+async def _results(job: Job, receive: Receive) -> Any:
+    """The results of a job, which leaves the line when the client goes; raises Gone then."""
+    away: asyncio.Task[None] | None = None
     try:
-        await asyncio.wait((task, away), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Gone
-        return task.result()
+        if not job.ticket.done():
+            await asyncio.sleep(0)
+        if not job.ticket.done():  # it is not brief: somebody may go while it lasts
+            away = asyncio.create_task(_away(receive))
+            away.add_done_callback(lambda _: job.ticket.cancel())
+        return await job.ticket
+    except asyncio.CancelledError:
+        if away is not None and away.done():
+            raise Gone from None
+        raise
     finally:
-        for each in (task, away):
-            each.cancel()
+        job.gone = True
+        if away is not None:
+            away.cancel()
 
 
 async def _away(receive: Receive) -> None:

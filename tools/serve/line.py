@@ -23,14 +23,14 @@ class Job:
     ticket: Any = None
     began: float = math.nan
     rows: int = field(init=False)
+    kind: Any = field(init=False)  # properties that jobs which run together have in common
+    firsts: Any = field(init=False)  # first axes: what `kind` lacks to tell all shapes
 
     def __post_init__(self) -> None:
-        self.rows = max((len(a) for a in self.feeds.values() if a.ndim), default=1)
-
-    @property
-    def kind(self) -> Any:
-        """Properties that jobs which run together have in common."""
-        return (self.names, *((n, a.dtype, a.shape[1:]) for n, a in sorted(self.feeds.items())))
+        each = sorted(self.feeds.items()) if len(self.feeds) > 1 else [*self.feeds.items()]
+        self.kind = (self.names, *((n, a.dtype, a.shape[1:]) for n, a in each))
+        self.firsts = tuple([a.shape[:1] for _, a in each])
+        self.rows = max((first[0] for first in self.firsts if first), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,17 @@ class Line:
 
     def take(self, now: float) -> Next:
         """Take out what is to be done now."""
-        late = tuple(job for job in self.jobs if not job.gone and job.until <= now)
-        self.jobs = deque(job for job in self.jobs if not job.gone and job.until > now)
-        if not self.jobs:
-            return Next(late=late)
-        first, chosen, count = self.jobs[0], list[Job](), 0
-        for job in self.jobs:
-            if job is not first and (job.kind != first.kind or self.rows == 1):
+        jobs, late = self.jobs, list[Job]()
+        if any(job.gone or job.until <= now for job in jobs):
+            late += (job for job in jobs if not job.gone and job.until <= now)
+            jobs = self.jobs = deque(job for job in jobs if not job.gone and job.until > now)
+        if not jobs:
+            return Next(late=tuple(late))
+        if self.rows == 1:
+            return Next((jobs.popleft(),), tuple(late))
+        first, chosen, count = jobs[0], list[Job](), 0
+        for job in jobs:
+            if job.kind != first.kind:
                 continue
             if chosen and count + job.rows > self.rows:
                 break  # in order: none of its kind goes before it
@@ -81,10 +85,10 @@ class Line:
             count += job.rows
         left = first.came + self.wait - now
         if count < self.rows and left > 1e-9:
-            return Next(late=late, after=min(left, *(job.until - now for job in self.jobs)))
+            return Next(late=tuple(late), after=min(left, *(job.until - now for job in jobs)))
         taken = set(map(id, chosen))
-        self.jobs = deque(job for job in self.jobs if id(job) not in taken)
-        return Next(tuple(chosen), late)
+        self.jobs = deque(job for job in jobs if id(job) not in taken)
+        return Next(tuple(chosen), tuple(late))
 
     def soonest(self) -> float:
         """The earliest time by which a job must be answered."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 Labels = tuple[tuple[str, str], ...]
@@ -14,8 +15,13 @@ SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
+@lru_cache(1000)
+def _sorted(labels: Labels) -> Labels:
+    return tuple(sorted(labels))
+
+
 def _key(labels: dict[str, str]) -> Labels:
-    return tuple(sorted(labels.items()))
+    return _sorted(tuple(labels.items()))
 
 
 def _shown(labels: Labels, more: str = "") -> str:

@@ -42,6 +42,7 @@ TYPES: Final = {name: dtype for dtype, name in NAMES.items()}
 REFUSED: Final = ("sequence_id", "sequence_start", "sequence_end", "priority", "shared_memory_region", "classification")
 MICROSECONDS: Final = 1e-6
 RANK: Final = 32
+compact: Final = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` makes one for each call
 LARGEST: Final = 2**56  # elements of an array, were it not for axes of size 0, and microseconds of a timeout
 
 
@@ -233,7 +234,7 @@ def written(asked: Inquiry, results: Mapping[str, Any], model: str, version: str
     about = {"model_name": model, "model_version": version, "outputs": entries}
     if asked.identity:
         about["id"] = asked.identity
-    parts[0] = json.dumps(about, separators=(",", ":")).encode()
+    parts[0] = compact(about).encode()
     return parts, len(parts[0]) if len(parts) > 1 else None
 
 

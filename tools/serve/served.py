@@ -29,6 +29,10 @@ from .protocol import Inquiry, tensors
 from .rows import ROWS, leaking
 
 LONG: Final = 0.05  # seconds of a run from which on it can be ended by whoever asked for it
+# Seconds of a run up to which it is made on the thread of the event loop. To hand a run to another thread and its
+# results back takes about a hundred microseconds, and more where the loop is busy: both want Python's lock.
+BRIEF: Final = 0.0002
+KINDS: Final = 1000  # of runs whose time is remembered
 ALIKE: Final = 1e-3  # how far a row's answer may be apart alone and beside another, of the largest magnitude
 
 
@@ -57,7 +61,8 @@ class Overloaded(MezzoError):
 
 
 class Served:
-    """A loaded and warm version. Made on any thread; all other calls come from the thread of the event loop.
+    """A loaded and warm version. Made on any thread; all other calls come from the thread of the event loop, where
+    brief runs are made as well. The others are made on threads, and so is the first of each kind, which may be planned.
 
     Raises as mz.load does, and InputError for a model whose tensors cannot be sent, or whose rows cannot run together.
     """
@@ -69,13 +74,17 @@ class Served:
             path, device=settings.device, precision=settings.precision, threads=settings.threads,
             max_memory=settings.max_memory, instances=settings.instances,
         )  # fmt: skip
-        self.inputs, self.outputs = tensors(self.session.inputs), tensors(self.session.outputs)
+        self._sizes = sizes(settings.rows) if settings.rows > 1 else ()
+        self.ports = self.session.inputs, self.session.outputs
+        self.inputs, self.outputs = map(tensors, self.ports)
         self.warm = self._warmed(self._batchable() if settings.rows > 1 else None)
         self.line = Line(settings.rows, settings.wait)
         self.running, self.seconds = 0, 0.0
+        self.took: dict[Any, float] = {}  # seconds of a run, by what ran
         self.users = 0  # requests that may still come into the line
         self.closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._gathering = False
         self._threads = ThreadPoolExecutor(settings.instances, thread_name_prefix=f"mezzo {name}")
 
     # -- before the first request -----------------------------------------------------------------------------------
@@ -112,7 +121,7 @@ class Served:
         leaks = leaking(self.session.graph, feeds)
         if leaks is not None:
             raise self._refused(f"output {leaks!r} of a row depends on the rows beside it")
-        for size in sizes(self.settings.rows):
+        for size in self._sizes:
             self.session.run({n: np.concatenate([a] * size) for n, a in ones[0].items()})
         return chosen
 
@@ -121,9 +130,10 @@ class Served:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    async def answer(self, asked: Inquiry, deadline: float | None) -> dict[str, Any]:
-        """The results of a request. Raises Overloaded where the line is full, DeadlineError, Cancelled (never to be
-        told: whoever waits has gone), and as Session.run does."""
+    def submit(self, asked: Inquiry, deadline: float | None) -> Job:
+        """A request in line. Its ticket is a future of the results, DeadlineError, Cancelled (never to be told: whoever
+        waits has gone), or what Session.run raises; where the run is brief, it is done now, or one turn of the loop
+        later. Raises Overloaded where the line is full, and InputError."""
         if len(self.line) >= self.settings.line:
             raise Overloaded(f"{len(self.line)} requests wait for {self.name}", self.patience())
         if self.settings.rows > 1:
@@ -136,55 +146,62 @@ class Served:
         job = Job(asked.feeds, names, now, now + limit)
         job.ticket = asyncio.get_running_loop().create_future()
         self.line.add(job)
-        self._pump()
-        try:
-            results: dict[str, Any] = await job.ticket
-        finally:
-            job.gone = True
-        return results
+        if self.settings.rows == 1:
+            self._pump()
+        elif not self._gathering:  # what comes in this turn of the loop may run with it
+            self._gathering = True
+            asyncio.get_running_loop().call_soon(self._gathered)
+        return job
 
     def patience(self) -> int:
         """Seconds after which the line should be gone, 1 to 60."""
         batches = math.ceil((len(self.line) + 1) / self.settings.rows) / self.settings.instances
         return min(60, max(1, math.ceil(batches * self.seconds)))
 
+    def _gathered(self) -> None:
+        self._gathering = False
+        self._pump()
+
     def _pump(self) -> None:
         """Begin what may begin now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        loop, now = asyncio.get_running_loop(), monotonic()
-        while True:
-            free = self.running < self.settings.instances
-            if not free:
-                break
+        loop, now, after = asyncio.get_running_loop(), monotonic(), math.inf
+        while self.running < self.settings.instances:
             following = self.line.take(now)
             self._late(following.late)
             if not following.jobs:
                 after = following.after
                 break
             self._begin(following.jobs, now, loop)
-        if not free:
+        else:
             after = self.line.soonest() - now
         if after < math.inf:
             self._timer = loop.call_later(max(0.0, after), self._look)
         self.metrics.waiting.set(len(self.line), **self.labels)
 
     def _begin(self, jobs: tuple[Job, ...], now: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Run these jobs on a thread."""
-        self.running += 1
-        cancel = threading.Event() if self.seconds > LONG else None
+        """Run these jobs: here where that is brief, on a thread otherwise."""
         for job in jobs:
             job.began = now
             self.metrics.waited.see(now - job.came, **self.labels)
+        if self.settings.rows > 1:
+            self.metrics.rows.see(sum(job.rows for job in jobs), **self.labels)
+        if self.took.get(self._ran(jobs), math.inf) <= BRIEF:
+            self._told(jobs, *self._run(jobs, math.inf, None))
+            return
+        self.running += 1
+        cancel = threading.Event() if self.seconds > LONG else None
+        for job in jobs:
             if cancel is not None:
                 job.ticket.add_done_callback(lambda _: self._forsaken(jobs, cancel))
             if job.until < math.inf:  # those that run with it may have longer
                 timer = loop.call_later(max(0.0, job.until - now), self._told_late, job)
                 job.ticket.add_done_callback(lambda _, timer=timer: timer.cancel())
-        if self.settings.rows > 1:
-            self.metrics.rows.see(sum(job.rows for job in jobs), **self.labels)
-        loop.run_in_executor(self._threads, self._run, jobs, cancel).add_done_callback(partial(self._done, jobs))
+        until = max(job.until for job in jobs)
+        running = loop.run_in_executor(self._threads, self._run, jobs, until, cancel)
+        running.add_done_callback(partial(self._done, jobs))
 
     def _look(self) -> None:
         """Tell those that are late, if no run is free for others."""
@@ -210,29 +227,34 @@ class Served:
         if all(job.ticket.done() for job in jobs):
             cancel.set()
 
-    def _run(self, jobs: tuple[Job, ...], cancel: threading.Event | None) -> list[Any]:
-        """On a thread: what is told to each of the jobs, results or an error."""
+    def _padded(self, jobs: tuple[Job, ...]) -> int:
+        """The number of rows that these run as."""
+        count = sum(job.rows for job in jobs)
+        return next((s for s in self._sizes if s >= count), count)
+
+    def _ran(self, jobs: tuple[Job, ...]) -> Any:
+        """Properties that runs of the same time have in common."""
+        return jobs[0].kind, jobs[0].firsts if self.settings.rows == 1 else self._padded(jobs)
+
+    def _run(self, jobs: tuple[Job, ...], until: float, cancel: threading.Event | None) -> tuple[list[Any], float]:
+        """What is told to each of the jobs, results or an error, and the seconds that it took (inf: no run ended)."""
         began = monotonic()
-        until = max(job.until for job in jobs)
         deadline = None if until == math.inf else max(0.0, until - began)
         try:
-            return self._together(jobs, deadline, cancel)
+            answers = self._together(jobs, deadline, cancel)
+            return answers, monotonic() - began
         except MezzoError as error:
             if len(jobs) == 1 or isinstance(error, DeadlineError | Cancelled):
-                return [error] * len(jobs)
-        answers: list[Any] = []  # one of them is at fault: each has its own answer
-        for job in jobs:
-            try:
-                answers += self._together((job,), deadline, cancel)
-            except MezzoError as error:
-                answers.append(error)
-        return answers
+                return [error] * len(jobs), math.inf
+        except Exception as error:  # ours, and told as such
+            return [error] * len(jobs), math.inf
+        # one of them is at fault: each has its own answer
+        return [self._run((job,), until, cancel)[0][0] for job in jobs], math.inf
 
     def _together(self, jobs: tuple[Job, ...], deadline: float | None, cancel: threading.Event | None) -> list[Any]:
-        names, count = jobs[0].names, sum(job.rows for job in jobs)
-        padded = next((s for s in sizes(self.settings.rows) if s >= count), count) if self.settings.rows > 1 else count
-        alone = len(jobs) == 1 and padded == count
-        feeds = jobs[0].feeds if alone else _stacked(jobs, padded - count)
+        names, padded = jobs[0].names, self._padded(jobs)
+        alone = len(jobs) == 1 and padded == jobs[0].rows
+        feeds = jobs[0].feeds if alone else _stacked(jobs, padded - sum(job.rows for job in jobs))
         if deadline is None and cancel is None:
             results = self.session.run(feeds, names=names)
         else:
@@ -245,12 +267,22 @@ class Served:
             at += job.rows
         return answers
 
-    def _done(self, jobs: tuple[Job, ...], done: asyncio.Future[list[Any]]) -> None:
+    def _done(self, jobs: tuple[Job, ...], done: asyncio.Future[tuple[list[Any], float]]) -> None:
         self.running -= 1
-        failed = done.exception()
-        answers = [failed] * len(jobs) if failed is not None else done.result()
-        took = monotonic() - jobs[0].began
-        self.seconds = took if not self.seconds else 0.9 * self.seconds + 0.1 * took
+        self._told(jobs, *done.result())
+        self._pump()
+        self._end()
+
+    def _told(self, jobs: tuple[Job, ...], answers: list[Any], took: float) -> None:
+        """Tell each job its answer, and remember how long a run took: what stands in its way may only make it longer,
+        so that a shorter time counts at once."""
+        if took < math.inf:
+            if len(self.took) >= KINDS:
+                self.took.clear()
+            ran = self._ran(jobs)
+            self.took[ran] = min(took, (took + self.took.get(ran, took)) / 2)
+        since = monotonic() - jobs[0].began
+        self.seconds = since if not self.seconds else 0.9 * self.seconds + 0.1 * since
         for job, answer in zip(jobs, answers, strict=True):
             if job.ticket.done():
                 continue
@@ -258,8 +290,6 @@ class Served:
                 job.ticket.set_exception(answer)
             else:
                 job.ticket.set_result(answer)
-        self._pump()
-        self._end()
 
     @contextmanager
     def used(self) -> Iterator[None]:
