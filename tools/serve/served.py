@@ -237,7 +237,7 @@ class Served:
         return jobs[0].kind, jobs[0].firsts if self.settings.rows == 1 else self._padded(jobs)
 
     def _run(self, jobs: tuple[Job, ...], until: float, cancel: threading.Event | None) -> tuple[list[Any], float]:
-        """What is told to each of the jobs, results or an error, and the seconds that it took (inf: no run ended)."""
+        """Answers to the jobs, results or an error, and the seconds that they took (inf: no run ended)."""
         began = monotonic()
         deadline = None if until == math.inf else max(0.0, until - began)
         try:

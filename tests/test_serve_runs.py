@@ -1,0 +1,114 @@
+"""Runs that `mezzo serve` makes on the thread of the event loop, and requests that run together there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.ops.errors import InputError
+
+from .test_serve import ANSWERS, IMAGES, Client, adding, body, near, within
+
+
+def test_what_comes_at_the_same_time_runs_together() -> None:
+    """Without waiting for others, and though no run is going on."""
+
+    async def scenario(client: Client) -> None:
+        for _ in range(2):  # on a thread, then where it is known to be brief
+            answers = await asyncio.gather(*(client.infer({"image": IMAGES[i : i + 1]}) for i in range(8)))
+            assert near(np.concatenate(answers), ANSWERS[:8])
+        (counts,) = client.app.metrics.rows.counts.values()
+        assert (sum(counts), counts[3]) == (2, 2), f"{counts}, two runs, of eight rows each"
+
+    within(scenario, rows=8)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_brief_runs_are_made_on_the_thread_of_the_loop(rows: int) -> None:
+    """But for the first of each shape; one that turns out to be long is handed to a thread again."""
+
+    async def scenario(client: Client) -> None:
+        served = client.app.models.find("digits")
+        run, here, ran, pause = served.session.run, threading.get_ident(), list[bool](), 0.0
+
+        def watched(feeds: Any, **how: Any) -> Any:
+            ran.append(threading.get_ident() == here)
+            time.sleep(pause)
+            return run(feeds, **how)
+
+        async def ask(count: int, lines: int = 1) -> list[bool]:
+            ran.clear()
+            for _ in range(count):
+                assert near(await client.infer({"image": IMAGES[:lines]}), ANSWERS[:lines])
+            return ran
+
+        served.session.run = watched  # type: ignore[method-assign]
+        assert (await ask(1))[0] is False
+        for _ in range(100):  # a busy machine may take long for any of them
+            if (await ask(1))[0]:
+                break
+        else:
+            raise AssertionError([*served.took.values()])
+        assert (await ask(1, 2))[0] is False, "of another shape"
+        pause = 0.01
+        assert False in await ask(4)
+        served.took = dict.fromkeys(served.took, 1.0)
+        pause = 0.0
+        for _ in range(100):
+            if (await ask(1))[0]:
+                break
+        else:
+            raise AssertionError("a short time counts again at once")
+
+    within(scenario, rows=rows)
+
+
+def test_a_brief_run_that_fails_is_told() -> None:
+    async def scenario(client: Client) -> None:
+        session = client.app.models.find("digits").session
+        run, errors = session.run, [RuntimeError("ours"), InputError("theirs", where="test")]
+
+        def failing(feeds: Any, **how: Any) -> Any:
+            if (feeds["image"] == 99).any():
+                raise errors.pop(0)
+            return run(feeds, **how)
+
+        for _ in range(3):
+            assert near(await client.infer({"image": IMAGES[:1]}), ANSWERS[:1])
+        session.run = failing  # type: ignore[method-assign]
+        bad = np.full((1, 1, 8, 8), 99, np.float32)
+        assert [await client.infer({"image": bad}) for _ in range(2)] == [500, 400]
+        assert near(await client.infer({"image": IMAGES[:1]}), ANSWERS[:1])
+
+    within(scenario)
+
+
+def test_kinds_of_runs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(client: Client) -> None:
+        for i in range(1, 9):
+            assert near(await client.infer({"image": IMAGES[:i]}), ANSWERS[:i])
+        assert len(client.app.models.find("digits").took) <= 3
+
+    monkeypatch.setattr("mezzo.tools.serve.served.KINDS", 3)
+    within(scenario)
+
+
+def test_parts_of_an_answer_are_one_where_they_are_small(tmp_path: Path) -> None:
+    """Each part is a call of the system."""
+
+    async def scenario(client: Client) -> None:
+        for rows, count in ((1, 1), (20000, 2)):
+            array, parts = np.zeros((rows, 3), np.float32), list[int]()
+            text, head = body({"x": array}, parameters={"binary_data_output": True})
+            code, _, answer = await client.call("POST", "/v2/models/adder/infer", text, head, parts=parts)
+            assert (code, len(parts)) == (200, count)
+            assert answer.endswith(np.ones((rows, 3), np.float32).tobytes())
+
+    adding(tmp_path / "adder.onnx", 1)
+    within(scenario, str(tmp_path / "adder.onnx"))
