@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo.models.digits import digits_model
 from mezzo.ops.errors import InputError
+from mezzo.runtime import idle
+from mezzo.tools.serve.threads import Threads
 
 from .test_serve import ANSWERS, IMAGES, Client, adding, body, near, within
 
@@ -57,7 +60,7 @@ def test_brief_runs_are_made_on_the_thread_of_the_loop(rows: int) -> None:
             raise AssertionError([*served.took.values()])
         assert (await ask(1, 2))[0] is False, "of another shape"
         pause = 0.01
-        assert False in await ask(4)
+        assert False in await ask(30)
         served.took = dict.fromkeys(served.took, 1.0)
         pause = 0.0
         for _ in range(100):
@@ -112,3 +115,43 @@ def test_parts_of_an_answer_are_one_where_they_are_small(tmp_path: Path) -> None
 
     adding(tmp_path / "adder.onnx", 1)
     within(scenario, str(tmp_path / "adder.onnx"))
+
+
+def test_threads_let_go_what_libraries_keep_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a model is loaded, and when nothing was to do for a while: teams of OpenMP that nobody uses would slow down
+    those that somebody does."""
+    let_go: list[str] = []
+    monkeypatch.setattr(idle, "CALLS", [*idle.CALLS, lambda: let_go.append(threading.current_thread().name)])
+
+    async def scenario(client: Client) -> None:
+        assert [name for name in let_go if name.startswith("asyncio")], "by the thread that has loaded"
+        for _ in range(2):
+            let_go.clear()
+            client.app.models.find("alone").took.clear()  # so that a thread makes it
+            assert near(await client.infer({"image": IMAGES}, "/v2/models/alone/infer"), ANSWERS)
+            for _ in range(1000):
+                if "mezzo alone 1" in let_go:
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                raise AssertionError(let_go)
+
+    within(scenario, f"alone={digits_model()}")
+
+
+def test_threads_are_as_many_as_are_needed_and_end() -> None:
+    threads, go = Threads(2, "of a test"), threading.Event()
+    assert threads.submit(int, "7").result(30) == 7
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(divmod, 1, 0).result(30)
+    named = {t.name for t in threading.enumerate()}
+    assert {n for n in named if n.startswith("of a test")} == {"of a test 1"}, "one after the other"
+    waiting = [threads.submit(go.wait, 30) for _ in range(3)]
+    both = [t for t in threading.enumerate() if t.name.startswith("of a test")]
+    assert len(both) == 2
+    go.set()
+    assert all(future.result(30) for future in waiting)
+    del threads
+    for thread in both:
+        thread.join(30)
+        assert not thread.is_alive()

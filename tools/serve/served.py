@@ -6,7 +6,6 @@ import asyncio
 import math
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from .line import Job, Line
 from .metrics import Metrics
 from .protocol import Inquiry, tensors
 from .rows import ROWS, leaking
+from .threads import Threads
 
 LONG: Final = 0.05  # seconds of a run from which on it can be ended by whoever asked for it
 # Seconds of a run up to which it is made on the thread of the event loop. To hand a run to another thread and its
@@ -85,7 +85,7 @@ class Served:
         self.closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._gathering = False
-        self._threads = ThreadPoolExecutor(settings.instances, thread_name_prefix=f"mezzo {name}")
+        self._threads = Threads(settings.instances, f"mezzo {name}")
 
     # -- before the first request -----------------------------------------------------------------------------------
 
@@ -274,13 +274,13 @@ class Served:
         self._end()
 
     def _told(self, jobs: tuple[Job, ...], answers: list[Any], took: float) -> None:
-        """Tell each job its answer, and remember how long a run took: what stands in its way may only make it longer,
-        so that a shorter time counts at once."""
+        """Tell each job its answer, and remember how long a run took. A shorter time counts at once; a longer one may
+        be that of whoever took the processor, and counts as twice the former at most."""
         if took < math.inf:
             if len(self.took) >= KINDS:
                 self.took.clear()
             ran = self._ran(jobs)
-            self.took[ran] = min(took, (took + self.took.get(ran, took)) / 2)
+            self.took[ran] = min(took, 2 * self.took.get(ran, took))
         since = monotonic() - jobs[0].began
         self.seconds = since if not self.seconds else 0.9 * self.seconds + 0.1 * since
         for job, answer in zip(jobs, answers, strict=True):
