@@ -47,7 +47,7 @@ def server(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[byte
         for _ in range(600):
             try:
                 urllib.request.urlopen(f"{url}/v2/health/ready", timeout=5).close()
-            except (urllib.error.URLError, ConnectionError):
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
                 assert begun[-1].poll() is None, (tmp_path / "log").read_text()
                 time.sleep(0.1)
             else:

@@ -159,3 +159,30 @@ def test_threads_are_as_many_as_are_needed_and_end() -> None:
     for thread in both:
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_one_of_several_workers_takes_connections_when_it_has_loaded(first: bool) -> None:
+    """Until then the others answer; one alone says that it is not ready."""
+
+    async def scenario(client: Client) -> None:
+        app, ready, end = client.app, list[bool](), asyncio.Event()
+        app.first = first
+        messages = ["lifespan.startup", "lifespan.shutdown"]
+
+        async def receive() -> dict[str, str]:
+            if len(messages) == 1:
+                await end.wait()
+            return {"type": messages.pop(0)}
+
+        async def send(message: Any) -> None:
+            ready.append(app.models.ready)
+
+        serving = asyncio.create_task(app({"type": "lifespan"}, receive, send))
+        while not (app.models.ready and ready):
+            await asyncio.sleep(0.01)
+        assert ready == [first]
+        end.set()
+        await serving
+
+    within(scenario, warm=False)

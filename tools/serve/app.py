@@ -56,12 +56,19 @@ class Gone(Exception):
 
 class App:
     """The application: `await app(scope, receive, send)`. Models are loaded when the server says that it starts; until
-    they are warm, /v2/health/ready answers 503."""
+    they are warm, /v2/health/ready answers 503; where others answer meanwhile, `first` has no connection taken until
+    then."""
 
     def __init__(
-        self, of: Sequence[Source], settings: Serving, limits: Limits, say: Callable[..., None], every: bool = False
+        self,
+        of: Sequence[Source],
+        settings: Serving,
+        limits: Limits,
+        say: Callable[..., None],
+        every: bool = False,
+        first: bool = False,
     ) -> None:
-        self.limits, self.say, self.every = limits, say, every
+        self.limits, self.say, self.every, self.first = limits, say, every, first
         self.metrics = Metrics()
         self.models = Repository(of, settings, self.metrics, say)
         self.held = 0
@@ -95,6 +102,8 @@ class App:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self._loading = asyncio.create_task(self.models.load_all())
+                if self.first:
+                    await self._loading
                 await send({"type": "lifespan.startup.complete"})
             else:
                 if self._loading is not None:

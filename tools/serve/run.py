@@ -28,7 +28,7 @@ def serve(
         hint = "pip install 'mezzo[serve]'"
         raise MissingPackage("uvicorn is not installed", where="mezzo serve", hint=hint) from error
     sources(models)  # what is not there is told before anything starts
-    os.environ[GIVEN] = json.dumps([list(models), asdict(settings), asdict(limits), every])
+    os.environ[GIVEN] = json.dumps([list(models), asdict(settings), asdict(limits), every, workers > 1])
     said_by()("serving", models=models, host=host, port=port, workers=workers)
     uvicorn.run(
         f"{__name__}:application", factory=True, host=host, port=port, workers=workers, log_level="warning",
@@ -38,6 +38,6 @@ def serve(
 
 def application() -> App:
     """The application that this process was asked for."""
-    models, settings, limits, every = json.loads(os.environ[GIVEN])
+    models, settings, limits, every, first = json.loads(os.environ[GIVEN])
     of: dict[str, Any] = {**settings, "dims": tuple(settings["dims"])}
-    return App(sources(models), Serving(**of), Limits(**limits), said_by(), every)
+    return App(sources(models), Serving(**of), Limits(**limits), said_by(), every, first)
