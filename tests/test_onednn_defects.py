@@ -140,6 +140,9 @@ CASES: dict[str, Callable[[], Case]] = {
         _draft("prelu_forward", (), *[_m(2, 17, 3, 3, layout="aBcd4b")] * 3), lambda x, a: np.where(x < 0, a * x, x)),
     "matmul, strides of size 1": lambda: (
         _draft("matmul", (), _m(1, 7), _m(7, 6), _m(1, 6, strides=(1, 1))), lambda x, w: x @ w),
+    "matmul, two rows in bfloat16": lambda: (
+        replace(_draft("matmul", (), _m(1, 2, 1, 2), _m(1, 2, 2, 5, strides=(20, 5, 10, 1)), _m(1, 2, 1, 5)),
+                attributes=Attributes(math="bf16")), lambda x, w: x @ w),
     "reorder, zero point of the source": _steps,
 }  # fmt: skip
 WIDE = {  # with AVX-512 alone
@@ -147,6 +150,7 @@ WIDE = {  # with AVX-512 alone
     "binary, 16 bits in blocks of four",
     "prelu, slopes in blocks of four",
 }
+TILES = {"matmul, two rows in bfloat16"}  # with AMX alone
 NARROW = {  # with AVX2 alone: more has vectors for these blocks
     "binary, over its second operand",
     "reorder, zero point of the source",
@@ -186,7 +190,7 @@ def outcome(name: str) -> str:
     got = repacked(arrays["out", 0], result, result.row_major().handle.value).view(result.dtype.numpy)
     with np.errstate(all="ignore"):
         want = wanted(*(x.astype(np.float32) for x in given))
-        tolerance = 1e-4 if result.dtype is DType.FLOAT else 2e-2
+        tolerance = 1e-4 if result.dtype is DType.FLOAT and draft.attributes.math == "strict" else 5e-2
         same = np.allclose(got.reshape(result.dims).astype(np.float32), want, rtol=0, atol=tolerance, equal_nan=True)
     return "wrong" if status or not same else "right"
 
@@ -207,7 +211,8 @@ needed = pytest.mark.skipif(library() is None, reason="oneDNN is not installed")
 @pytest.mark.parametrize("name", CASES)
 def test_the_library_still_has_it(name: str) -> None:
     found = library()
-    here = name not in WIDE or (found is not None and "avx512" in found.isa)
+    isa = "" if found is None else found.isa
+    here = "amx" in isa if name in TILES else name not in WIDE or "avx512" in isa
     assert in_child(name) in (("wrong", "died") if here else ("right", "refused")), "see the docstring of this module"
 
 
@@ -216,7 +221,12 @@ def test_the_library_still_has_it(name: str) -> None:
 def test_kernels_are_told(name: str) -> None:
     """The reason is the one of this kind of primitive; without the post-op, or in the usual layout, there is none."""
     draft, _ = CASES[name]()
-    others = {"resampling": "simple:any", "convolution": "x64:gemm:jit", "deconvolution": "conv:any+jit:avx512_core"}
+    others = {
+        "matmul": "brg:avx512_core_amx",
+        "resampling": "simple:any",
+        "convolution": "x64:gemm:jit",
+        "deconvolution": "conv:any+jit:avx512_core",
+    }
     implementation = "ref:any" if name in NARROW else others.get(name.partition(",")[0], "jit:avx512_core")
     assert defect(draft, implementation) in {d.reason for d in (*DEFECTS, *WRONG) if d.kind == draft.kind}
     plain = tuple(replace(o, memory=o.memory.row_major()) for o in draft.operands)

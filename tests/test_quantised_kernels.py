@@ -128,6 +128,16 @@ def test_sums_that_float32_cannot_hold_are_left_to_the_reference() -> None:
     assert not compared("ConvInteger", [image], [0, np.ascontiguousarray(b.T)[:, :, None, None], U8(3)]).any()
 
 
+@pytest.mark.parametrize(("weights", "zero"), [(U8, None), (U8, 3), (S8, 127), (S8, -128)])
+def test_zero_points_of_weights_may_make_sums_larger_than_float32_holds(weights: Any, zero: int | None) -> None:
+    """The weights lie near what oneDNN counts from, and their zero point far away."""
+    middle, tail = (128 if weights is U8 else 0), [] if zero is None else [weights(zero)]
+    for count, kernel in ((400, "onednn.matmul_integer"), (601, ""), (1999, "")):
+        a = RNG.integers(249, 255, (4, count), endpoint=True).astype(U8)
+        b = RNG.integers(middle - 2, middle + 2, (count, 8), endpoint=True).astype(weights)
+        assert not compared("MatMulInteger", [a], [0, b, U8(2), *tail], kernel).any()
+
+
 @pytest.mark.parametrize("shape", [(3, 7, 33), (1, 33)])
 def test_rows_quantised_as_they_come(shape: tuple[int, ...]) -> None:
     x = RNG.standard_normal(shape).astype(F32)

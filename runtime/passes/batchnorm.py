@@ -23,11 +23,25 @@ def _fixed(m: Match) -> str | None:
     x = m.tensor(m.input(0))
     if x is None or x.dtype is not DType.FLOAT or x.dims is None:
         return f"the input is {x}"
-    return None
+    return _unheld(*_scale_and_shift(m))
 
 
 def _after_convolution(m: Match) -> str | None:
-    return _constant_weights(m) or _fixed(m)
+    return _constant_weights(m) or _fixed(m) or _scaled_beyond(m, *_scale_and_shift(m))
+
+
+def _unheld(*numbers: Array) -> str | None:
+    """Why float32 does not hold numbers, if so: infinities would meet in sums, or zeros, where there was no NaN."""
+    held = all(np.abs(n).max(initial=0) <= np.finfo(np.float32).max for n in numbers)
+    return None if held else "a scale or shift is beyond float32"
+
+
+def _scaled_beyond(m: Match, factor: Array, shift: Array) -> str | None:
+    """Why float32 might not hold the weights or the bias times a factor, if so."""
+    most = np.abs(factor).max(initial=0)
+    conv = _convolution(m)
+    known = (np.asarray(m.constant(i), np.float64) for i in conv.inputs[1:] if i)
+    return _unheld(*(np.abs(a).max(initial=0) * most + np.abs(shift).max(initial=0) for a in known))
 
 
 def _constant_weights(m: Match) -> str | None:
@@ -55,26 +69,32 @@ def _per_channel(m: Match) -> str | None:
     dims = (1,) * (len(y.dims) - np.ndim(c)) + np.shape(c)
     if len(dims) != len(y.dims) or dims[1] not in (1, y.dims[1]) or any(d != 1 for d in (dims[0], *dims[2:])):
         return "the constant is not one number for each channel"
-    return _constant_weights(m)
+    return _constant_weights(m) or _scaled_beyond(m, *_constant_scale_and_shift(m))
 
 
-def _folded_constant(m: Match) -> Replacement:
+def _constant_scale_and_shift(m: Match) -> tuple[Array, Array]:
+    """The two numbers for each channel of a constant, in float64; one of them changes nothing."""
     c, w = np.asarray(m.constant(m.values["c"]), np.float64).reshape(-1), m.tensor(_convolution(m).inputs[1])
     conv = _convolution(m)
     assert w is not None
     channels = w.sizes[0] if conv.op == "Conv" else w.sizes[1] * conv.attrs.get("group", 1)
     c, ones, zero = np.broadcast_to(c, (channels,)), np.ones(channels), np.zeros(channels)
     if m.root.op in ("Mul", "Div"):
-        return _scaled(m, c if m.root.op == "Mul" else 1 / c, zero)
-    return _scaled(m, ones, c if m.root.op == "Add" else -c)
+        return c if m.root.op == "Mul" else 1 / c, zero
+    return ones, c if m.root.op == "Add" else -c
+
+
+def _folded_constant(m: Match) -> Replacement:
+    return _scaled(m, *_constant_scale_and_shift(m))
 
 
 def _scale_and_shift(m: Match) -> tuple[Array, Array]:
     """The two numbers for each channel, in float64."""
     arrays = (m.constant(m.values[n]) for n in ("scale", "shift", "mean", "var"))
     scale, shift, mean, var = (np.asarray(a, np.float64) for a in arrays)
-    factor = scale / np.sqrt(var + m.attr("epsilon"))
-    return factor, shift - mean * factor
+    with np.errstate(all="ignore"):  # what is no number declines the rule
+        factor = scale / np.sqrt(var + m.attr("epsilon"))
+        return factor, shift - mean * factor
 
 
 def _into_convolution(m: Match) -> Replacement:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mezzo as mz
 from mezzo.ops.types import f32
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.optimizer import SGD
 
 from ..processor import native_bfloat16
 from .cases import numbers
@@ -44,6 +46,76 @@ def test_nan_became_a_number(op: str, constants: Any, attrs: Any, onednn: bool) 
     assert np.isnan(y[1, 3]).any()
     assert np.isfinite(y[0]).all()
     assert np.isfinite(y[1, :3]).all()
+
+
+@pytest.mark.parametrize("before", ["", "MatMul"])
+def test_a_leaky_relu_without_slope_made_numbers_of_nan(before: str) -> None:
+    """oneDNN takes the larger of the number and 0 then; 0 times -inf is no number either."""
+    g = GraphBuilder()
+    x = g.input("x", f32(3, 16))
+    graph = g.graph([g.LeakyRelu(g.MatMul(x, g.const(np.eye(16, dtype=np.float32))) if before else x, alpha=0.0)])
+    fed = np.ones((3, 16), np.float32)
+    fed[0, 0], fed[1] = NAN, -2
+    if not before:
+        fed[2, 1] = -np.inf
+    for fuse in (False, True):
+        found, want = Session(graph, fuse=fuse)(fed), Session(graph, onednn=False)(fed)
+        np.testing.assert_array_equal(found, want)
+        assert np.isnan(found).any()
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(
+    ("after", "number"), [("Mul", -np.inf), ("Mul", 3e38), ("Div", 1e-38), ("BatchNormalization", 0)]
+)
+def test_sums_of_weights_times_a_large_number_became_nan(op: str, after: str, number: float) -> None:
+    """What follows a convolution is multiplied into its weights, which float32 may not hold then."""
+    g = GraphBuilder()
+    y = g.op(op, g.input("x", f32(1, 4, 6, 6)), g.const(numbers(4, 4, 3, 3) * np.float32(10)))
+    zeros, ones = g.const(np.zeros(4, np.float32)), g.const(np.ones(4, np.float32))
+    if after == "BatchNormalization":
+        y = g.op(after, y, ones, zeros, ones, zeros, epsilon=number)
+    else:
+        y = g.op(after, y, g.const(np.float32(number)))
+    x, graph = numbers(1, 4, 6, 6), g.graph([y])
+    found, want = Session(graph)(x), Session(graph, onednn=False)(x)
+    np.testing.assert_allclose(found, want, rtol=1e-4)
+    assert np.isinf(found).any()
+
+
+def rectified(steps: int, directions: int, **attrs: Any) -> Graph:
+    """A recurrence of 16 units whose function is a rectifier."""
+    g = GraphBuilder()
+    names = ["LeakyRelu" if "activation_alpha" in attrs else "Relu"] * directions
+    way = "bidirectional" if directions == 2 else "forward"
+    weights = (g.const(numbers(directions, 16, n) * np.float32(0.2)) for n in (8, 16))
+    y = g.op("RNN", g.input("x", f32(steps, 3, 8)), *weights, hidden_size=16, direction=way, activations=names, **attrs)
+    return g.graph([g.Reshape(y, g.const([steps, 3, 16 * directions]))])
+
+
+@pytest.mark.parametrize("value", [NAN, np.inf, -np.inf])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("directions", "attrs"), [(1, {}), (2, {}), (1, {"activation_alpha": [0.0]})])
+def test_a_recurrence_with_a_rectifier_made_numbers_of_nan(
+    directions: int, attrs: dict[str, Any], threads: int, value: float
+) -> None:
+    """A feed without NaN needs no second run."""
+    graph = rectified(4, directions, **attrs)
+    session, x = Session(graph, threads=threads), np.abs(numbers(4, 3, 8))
+    assert np.isfinite(session(x)).all()
+    assert session.stats().alarms == 0
+    x[1, 1, 2] = value
+    np.testing.assert_allclose(session(x), Session(graph, onednn=False)(x), rtol=1e-4, atol=1e-5)
+    assert not np.isfinite(session(x)).all()
+
+
+@pytest.mark.parametrize("amp", [None, "bf16"])
+def test_a_recurrence_learned_from_nan_as_if_it_were_0(amp: str | None) -> None:
+    trainer = mz.Trainer(rectified(4, 1), loss="mse", optimizer=SGD(rate=0.01), amp=amp)
+    x, target = np.abs(numbers(4, 3, 8)), np.zeros((4, 3, 16), np.float32)
+    assert np.isfinite(trainer.step({"x": x, "target": target}))
+    x[1, 1, 2] = NAN
+    assert np.isnan(trainer.step({"x": x, "target": target}))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -304,3 +376,21 @@ def test_zeros_keep_their_signs(op: str, by: float | None, onednn: bool) -> None
     x = np.array([0.0, -0.0, 1.0, -1.0], np.float32)
     (y,) = Session(single(op, (4,), *([] if by is None else [np.float32(by)])), onednn=onednn)(x)[None]
     assert (np.signbit(y) == np.signbit(x * np.float32(by or -1))).all()
+
+
+@native_bfloat16
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_attention_over_few_tokens_multiplied_other_numbers(length: int) -> None:
+    """Tiles got wrong copies of heads that lie into each other (docs/onednn-defects.md)."""
+    g = GraphBuilder()
+    x = g.input("x", f32(2, length, 48))
+    parts = []
+    for i, order in enumerate(((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))):
+        part = g.Reshape(g.MatMul(x, g.const(numbers(48, 48) / np.float32(7 + i))), g.const([2, length, 3, 16]))
+        parts.append(g.Transpose(part, perm=order))
+    scores = g.Softmax(g.MatMul(parts[0], parts[1]), axis=-1)
+    graph = g.graph([g.Reshape(g.Transpose(g.MatMul(scores, parts[2]), perm=(0, 2, 1, 3)), g.const([2, length, 48]))])
+    fed = numbers(2, length, 48) / np.float32(4)
+    want = Session(graph, onednn=False)(fed)
+    for precision in ("bf16", "bf16-math"):
+        assert np.abs(Session(graph, precision=precision)(fed) - want).max() < 0.03 * np.abs(want).max()

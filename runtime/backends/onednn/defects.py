@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ....ops.dataclasses import dataclass
 from ....ops.layouts import channels_last, is_permutation, row_major, usual
-from .api import DST
+from .api import DST, SRC, WEIGHTS
 from .memory import Memory, strides_of
 
 if TYPE_CHECKING:
@@ -149,11 +149,28 @@ def _slopes_in_fours(draft: Draft, implementation: str, result: Memory) -> bool:
     return _fours(result) and draft.operands[1].memory.dims == result.dims and result.dims[1] % 4 > 0
 
 
+def _few_rows_apart(draft: Draft, implementation: str, result: Memory) -> bool:
+    """Of float32 operands whose matrices lie into each other, with two or three rows, tiles get copies of other
+    numbers, and what lies beyond is overwritten."""
+    rounds = draft.attributes.math == "bf16" and "_amx" in implementation
+    return rounds and any(_interleaved(o.memory) in (2, 3) for o in draft.operands if o.argument in (SRC, WEIGHTS))
+
+
+def _interleaved(memory: Memory) -> int:
+    """The rows of four-dimensional matrices between which others lie; 0 if each matrix lies together."""
+    if len(memory.dims) != 4 or memory.strides is None or memory.dims[1] == 1:
+        return 0
+    step, rows = max((memory.strides[i], memory.dims[i]) for i in (2, 3) if memory.dims[i] > 1 or i == 3)
+    return rows if step > memory.strides[1] else 0
+
+
 WRONG: Final = (
+    WrongPrimitive("matmul", "oneDNN mistakes matrices of two or three rows that lie into each other, in bfloat16",
+                   _few_rows_apart),
     WrongPrimitive("binary", "oneDNN writes beyond blocks of four numbers of 16 bits", _halves_in_fours),
     WrongPrimitive("binary", "oneDNN's binary reference mistakes the padding of blocks", _padding_overwritten),
     WrongPrimitive("prelu_forward", "oneDNN mistakes slopes in blocks of four with padding", _slopes_in_fours),
-)
+)  # fmt: skip
 
 KINDS: Final = frozenset(d.kind for d in (*DEFECTS, *WRONG))
 

@@ -68,6 +68,12 @@ def _gelu(link: Link) -> tuple[str, float, float]:
     return ("eltwise_gelu_tanh" if link.attr("approximate") == "tanh" else "eltwise_gelu_erf"), 0.0, 0.0
 
 
+def _leaky(link: Link) -> tuple[str, float, float] | None:
+    """Without a slope oneDNN takes the larger of the number and 0, where ONNX makes NaN of NaN and of -inf."""
+    slope = link.attr("alpha")
+    return ("eltwise_relu", slope, 0.0) if slope else None
+
+
 NOTHING: Final = -0.0  # to be added: with 0.0 the negative of 0 would be 0, not -0, whose reciprocal is -inf
 # https://oneapi-src.github.io/oneDNN/dev_guide_eltwise.html; ONNX's Round is to the nearest even, as oneDNN's is.
 # Its logarithm and soft_relu are not here: near their zeros they have an absolute error where a relative one is meant
@@ -78,7 +84,7 @@ ELTWISE: Final[dict[str, Eltwise]] = {
     "Gelu": _gelu,
     "HardSigmoid": lambda n: ("eltwise_hardsigmoid", n.attr("alpha"), n.attr("beta")),
     "HardSwish": lambda n: ("eltwise_hardswish", 1 / 6, 0.5),
-    "LeakyRelu": lambda n: ("eltwise_relu", n.attr("alpha"), 0.0),
+    "LeakyRelu": _leaky,
     "Mish": lambda n: ("eltwise_mish", 0.0, 0.0),
     "Neg": lambda n: ("eltwise_linear", -1.0, NOTHING),
     "Reciprocal": lambda n: ("eltwise_pow", 1.0, -1.0),
@@ -142,16 +148,22 @@ EXACT_RELU: Final[tuple[Algorithm, ...]] = (("eltwise_elu", -0.0, 0.0), ("eltwis
 
 def keeping(request: KernelRequest, link: Link) -> None:
     """Refused where the operator makes something else of a NaN or an infinity, and the program may not."""
-    lost = {"watched": frozenset[str](), "kept": LOSING - POOLS, "exact": ALTERING | ROWS}[request.target.nan]
-    if link.op in lost:
+    nan = request.target.nan
+    lost = {"watched": frozenset[str](), "kept": LOSING - POOLS, "exact": ALTERING | ROWS}[nan]
+    if link.op in lost or (nan != "watched" and rectified(link)):
         raise Refused(f"oneDNN's {link.op} does not keep every NaN or infinity")
+
+
+def rectified(link: Link) -> bool:
+    """True if an operator is a recurrence whose function is a rectifier: oneDNN has no exact one for it."""
+    return link.op == "RNN" and "relu" in (name.lower() for name in link.attr("activations") or ())
 
 
 def loses(node: Node, results: Sequence[Type | None]) -> bool:
     """True if a step of oneDNN may lose a NaN or an infinity, given the types of its results."""
     first, *others = operators(node)
     behind = {*others} - {"Relu"} if "Relu" in others and few(results) else others
-    return first in ALTERING or not ALTERING.isdisjoint(behind)
+    return first in ALTERING or not ALTERING.isdisjoint(behind) or rectified(chain(node)[0])
 
 
 def noisy(node: Node, results: Sequence[Type | None]) -> bool:

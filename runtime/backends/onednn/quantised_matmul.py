@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ....ops import DType, Tensor, Type
+from ....ops import DType, Tensor
 from ....ops.core.fused import ABSENT
 from ....ops.types import Array
-from ...compile.kernel import Choice, Declined, KernelRequest
+from ...compile.kernel import KernelRequest
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
 from .memory import Memory
 from .postops import Link
@@ -60,17 +60,14 @@ class MatMulInteger(Quantised):
     name = "onednn.matmul_integer"
     ops = frozenset({"MatMulInteger"})
 
-    def select(self, request: KernelRequest) -> Choice | Declined:
-        if columns_sum(request.inputs[1]) >= EXACT:
-            return Declined("sums may be larger than float32 holds exactly")
-        return super().select(request)
-
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product."""
         (link,) = _alone(links)
         a, b = tensors(request, link.operands[:2], BYTES)
         y, parts = output(request, (DType.INT32,)), QuantizedParts()
-        _zeros(request, parts, link.operand(2), (b, link.operand(3)))
+        zero = _zeros(request, parts, link.operand(2), (b, link.operand(3)))
+        if columns_sum(b, zero) >= EXACT:
+            raise Refused("sums may be larger than float32 holds exactly")
         one = np.ones(1, np.float32)
         yield product(request, (link.operands[0], a, 0), (link.operands[1], b, 0), y, parts, one)
 
@@ -115,21 +112,25 @@ def _columns(request: KernelRequest, at: int, count: int) -> Array:
     return scales.reshape(-1)
 
 
-def _zeros(request: KernelRequest, parts: QuantizedParts, left: int, right: tuple[Tensor, int]) -> None:
-    """Zero points of both operands; that of the right one is counted as its numbers are, from 128 if unsigned."""
+def _zeros(request: KernelRequest, parts: QuantizedParts, left: int, right: tuple[Tensor, int]) -> int:
+    """Zero points of both operands; returns that of the right one, counted as its numbers are, from 128 if unsigned."""
     parts.zero(SRC, zero_of(request, left))
     zero = zero_of(request, right[1]) - (128 if right[0].dtype is DType.UINT8 else 0)
     parts.zero(WEIGHTS, zero)
+    return zero
 
 
-def columns_sum(b: Type | None) -> float:
-    """Return a bound on the sum of products with one column."""
-    if not isinstance(b, Tensor) or not b.static or len(b.sizes) < 2:
+def columns_sum(b: Tensor, zero: int) -> float:
+    """Return a bound on the sum of products with one column, and on what is added up to it: products with the numbers
+    as they are stored, and with their zero point."""
+    if not b.static or len(b.sizes) < 2:
         return math.inf
     if b.value is None:
-        return 255.0 * 255 * b.sizes[-2]
-    apart = np.abs(np.asarray(b.value).astype(np.int64) - (128 if b.dtype is DType.UINT8 else 0))
-    return 255.0 * float(apart.sum(-2).max(initial=0))
+        largest = np.full(1, 128.0 * b.sizes[-2])
+    else:
+        stored = np.asarray(b.value).astype(np.int64) - (128 if b.dtype is DType.UINT8 else 0)
+        largest = np.abs(stored).sum(-2)
+    return 255.0 * (float(largest.max(initial=0)) + abs(zero) * b.sizes[-2])
 
 
 def product(

@@ -19,7 +19,7 @@ from .api import BIAS, DST, DST_1, DST_2, SRC, SRC_1, SRC_2, WEIGHTS, WEIGHTS_1,
 from .kernel import WORK, OneDnn, chosen, floats
 from .library import library
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
-from .postops import Link, only
+from .postops import Link, keeping, only
 from .primitive import Descriptor, Draft, Operand, Place, reorder, repacked
 
 # the order of ONNX's gates that oneDNN wants: i, o, f, c become i, f, c, o; z, r, h stay
@@ -75,6 +75,7 @@ class Recurrent(OneDnn):
     def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """The primitive, and the reordering of what two directions give."""
         link = only(request.node)
+        keeping(request, link)
         sizes = _sizes(request, link)
         _usual(request, link, sizes)
         (x,) = floats(request, link.operands[:1])
@@ -226,6 +227,8 @@ def _settings(link: Link) -> tuple[int | str | float, ...]:
         slopes = set((list(alphas or ()) + [0.01] * len(names))[: len(names)])
     if len(slopes) > 1:
         raise Refused("each direction has a slope of its own")
+    if names[0] == "leakyrelu" and 0 in slopes:
+        raise Refused("a rectifier whose slope is 0 makes numbers of NaN")
     return direction, ACTIVATIONS[names[0]], slopes.pop()
 
 

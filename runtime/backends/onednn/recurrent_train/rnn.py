@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..api import Refused
+from ..postops import EXACT_RELU
 from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
@@ -36,8 +37,9 @@ class RnnForward(Forward):
     @classmethod
     def drafts(cls, layer: Layer) -> Mapping[str, Draft]:
         n, h, dtype = layer.batch, layer.hidden, layer.dtype
-        post = SUM if layer.exact else binary("add", "input", n, h), PostOp(f"eltwise_{activation(layer)}")
-        states = product(matrix(n, h, dtype), matrix(h, h, dtype).any(), matrix(n, h, dtype), *post)
+        before = SUM if layer.exact else binary("add", "input", n, h)
+        functions = (PostOp("eltwise_tanh"),) if activation(layer) == "tanh" else tuple(PostOp(*a) for a in EXACT_RELU)
+        states = product(matrix(n, h, dtype), matrix(h, h, dtype).any(), matrix(n, h, dtype), before, *functions)
         return {"inputs": cls.inputs(layer, 1), "states": states}
 
     @classmethod
