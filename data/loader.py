@@ -11,6 +11,7 @@ from ..ops.dataclasses import replace
 from ..ops.errors import DeadlineError, InputError
 from ..runtime.engine.future import Pending, submit
 from ..runtime.engine.process import engine
+from ..runtime.engine.waited import WAITED
 from ..runtime.environment import processors
 from .batchify import Batchify
 from .dataset import dataset_of
@@ -311,6 +312,7 @@ class _Epoch(Iterator[Any]):
         stats.batches, stats.samples = stats.batches + 1, stats.samples + made.samples
         self._given = perf_counter()
         stats.waited += self._given - began
+        WAITED.seconds += self._given - began
         if not self._taken:
             stats.first += self._given - began
         self._taken += 1

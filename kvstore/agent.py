@@ -21,6 +21,8 @@ from .host.mesh import join
 from .link import Link
 from .loop import Loop
 from .member import Member
+from .protocol.messages import Report
+from .protocol.pace import EVERY
 
 STARTING = 30.0  # seconds that an agent may take to start, at least
 
@@ -63,6 +65,13 @@ def serve(environment: Environment, place: ServedHost) -> None:
         group = Group(mesh, place.ranks, environment.deadline, f"the agent of {environment.host}", link)
         member.failed = link.uplink.failed = group.fail
         member.moved = link.uplink.moved
+
+        def report() -> None:
+            """The agent's bytes, beside those of the workers."""
+            member.say(Report(member.welcome.rank, {"between": float(sum(link.counts()))}))
+            loop.after(EVERY, report)
+
+        report()
         try:
             group.follow()
         except MezzoError as problem:

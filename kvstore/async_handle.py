@@ -58,6 +58,10 @@ class AsyncHandle:
         self.ticket = start(*map(_lying, args))
         self.ticket.then(done)
 
+    @property
+    def late(self) -> float:
+        return 0.0 if self.ticket is None else self.ticket.late
+
     def wait(self) -> Array:
         if self.ticket is None:
             self.work.wait()  # until it has ended, or failed before it was started
@@ -76,10 +80,16 @@ class Handle:
     """Operations in flight. `wait` returns when they have ended, with the value of each pull (read-only; see `pull`),
     and raises their errors."""
 
-    __slots__ = ("_tickets",)
+    __slots__ = ("_tickets", "_wait")
 
-    def __init__(self, tickets: Sequence[Ticket | AsyncHandle]) -> None:
-        self._tickets = tickets
+    def __init__(
+        self, tickets: Sequence[Ticket | AsyncHandle], wait: Callable[[Ticket | AsyncHandle], Array] | None = None
+    ) -> None:
+        self._tickets, self._wait = tickets, wait or _wait
 
     def wait(self) -> list[Array]:
-        return [ticket.wait() for ticket in self._tickets]
+        return [self._wait(ticket) for ticket in self._tickets]
+
+
+def _wait(ticket: Ticket | AsyncHandle) -> Array:
+    return ticket.wait()

@@ -9,6 +9,8 @@ import numpy as np
 
 from ..ops.types import Array
 from .packing import Packings
+from .protocol.messages import Overview
+from .protocol.pace import Counts
 from .rows import Sum
 from .rule import Updater
 from .states import Saved
@@ -95,7 +97,17 @@ class Backend(Protocol):
         """Take the states of `states`. Every worker calls it, with the same ones."""
         ...
 
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """Counts of this process, without what others report."""
+        ...
+
+    def report(self, counts: Counts) -> None:
+        """Tell the scheduler how this worker gets on."""
+        ...
+
+    def overview(self) -> Overview:
+        """The scheduler's view of the job; one of nobody where there is none."""
+        ...
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave, telling the others whether because of an error. Calling it again does nothing."""

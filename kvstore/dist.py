@@ -25,11 +25,13 @@ from .levels import Levels, host_of
 from .link import Link
 from .loop import Loop
 from .member import Member
+from .pace import Desk
 from .packing import Packings
 from .protocol import client as c
 from .protocol import messages as m
 from .protocol.consistency import Eventual
 from .protocol.keys import OWN, Shard, element, place
+from .protocol.pace import Counts
 from .rows import Rows, Sum
 from .shards import UPDATES, Described
 from .states import Saved, check_states
@@ -44,7 +46,7 @@ class DistStore(HostStore):
     """The backend of a group whose sums go to servers."""
 
     def __init__(self, kind: str, group: Group, link: Link, member: Member, loop: Loop, pid: int | None) -> None:
-        super().__init__(kind, group)
+        super().__init__(kind, group, desk=Desk(member, group.wait))
         self.rank, self.num_workers = member.welcome.rank, member.welcome.num_workers
         self._link, self._member, self._loop, self._pid = link, member, loop, pid
         self._closed = False
@@ -280,6 +282,9 @@ class DistStore(HostStore):
                 if what == "staleness":
                     staleness[int(number)] += count
         return replace(mine, between=between, staleness=dict(sorted(staleness.items())))
+
+    def _moved(self) -> Counts:
+        return {**super()._moved(), "between": float(sum(self._link.counts()))}
 
     def close(self, error: BaseException | None = None) -> None:
         if self._closed:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
+from ..ops.errors import WireError
 from .stream import Stream
 
 NAME = "/memfd:mezzo (deleted)"  # of segments (host/memory.py), as the kernel tells it
@@ -77,3 +79,13 @@ def reach(place: Place) -> memoryview | None:
         return None
     finally:
         os.close(fd)
+
+
+def within(
+    segments: Mapping[int, memoryview], name: str, number: int, at: int, *, nbytes: int, itemsize: int
+) -> memoryview:
+    """The bytes of a shard in a segment that the peer of this name has lent. Raises WireError."""
+    memory = segments.get(number)
+    if memory is None or at + nbytes > len(memory) or at % itemsize:
+        raise WireError(f"bytes {at} to {at + nbytes} of segment {number} are not lent", where=name)
+    return memory[at : at + nbytes]

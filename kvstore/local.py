@@ -12,6 +12,8 @@ import numpy as np
 from ..ops.errors import InputError
 from ..ops.types import Array
 from .packing import Packings
+from .protocol.messages import Overview
+from .protocol.pace import Counts
 from .rows import Sum, whole_of
 from .rule import Updater
 from .states import Saved, check_states
@@ -153,6 +155,12 @@ class Local:
 
     def stats(self) -> Stats:
         return Stats(self._pushes, self._pulls)
+
+    def report(self, counts: Counts) -> None:
+        """There is nobody to tell."""
+
+    def overview(self) -> Overview:
+        return Overview()
 
     def close(self, error: BaseException | None = None) -> None:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..ops.errors import DeadlineError, MezzoError, PeerError
 from . import wire
@@ -52,6 +53,7 @@ class Member:
         self.moved: Callable[[Sequence[str]], None] = _ignore
         self._welcome: m.Welcome | None = None
         self._passed: dict[str, int] = {}  # barriers, and how often they were passed
+        self._shown, self._overviews = m.Overview(), 0  # the scheduler's view, and how often it has come
         self._unheard: int | None = None  # beats since the scheduler's last; a count of beats, since a loop may stand
         environment.check_address(environment.root[0])
         sock = enter(environment.root, self.deadline, environment, SCHEDULER, "scheduler")
@@ -106,6 +108,12 @@ class Member:
         self.say(m.Barrier(name, self.welcome.rank))
         return lambda: self._passed.get(name, 0) > before
 
+    def overview(self) -> Callable[[], m.Overview | None]:
+        """Ask for the scheduler's view of the job; it is what the answer tells, None before it has come."""
+        before = self._overviews
+        self.say(m.Overview())
+        return lambda: self._shown if self._overviews > before else None
+
     def fail(self, error: MezzoError) -> None:
         """The job cannot go on: the first error stays, and the scheduler is told whom it is because of."""
         if self.failure is not None or self.ended:
@@ -149,6 +157,13 @@ class Member:
                 self._passed[name] = self._passed.get(name, 0) + 1
             case m.Failed(_, reason) | m.Refused(reason):
                 self.fail(PeerError(reason, where=self.name))
+            case m.Overview(first):
+                before = self._shown.members if first else ()
+                self._shown = replace(frame.message, members=(*before, *frame.message.members))
+                if len(self._shown.members) < frame.message.total and frame.message.members:
+                    self.say(m.Overview(len(self._shown.members)))
+                else:
+                    self._overviews += 1
             case m.Bye():
                 self.ended = True
 

@@ -6,6 +6,7 @@ Started by `mezzo launch`, by a script in the role of a scheduler, or as `python
 from __future__ import annotations
 
 import socket
+import sys
 import time
 
 from ..ops.errors import ExecutionError, MezzoError
@@ -16,7 +17,7 @@ from .gate import SCHEDULER, Gate, Told
 from .loop import Loop
 from .member import silence
 from .protocol import membership as machine
-from .protocol.messages import NOBODY, Bye, Failed
+from .protocol.messages import NOBODY, Bye, Failed, Overview, Report
 from .stream import Frame, Stream
 
 TICK = 0.1  # seconds between looks at the clock: less than what others wait behind the deadline of a barrier
@@ -79,6 +80,8 @@ class Scheduler:
         return memoryview(bytearray(frame.header.length))
 
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
+        if isinstance(frame.message, Report | Overview):  # what they tell is of a time
+            self._handle(machine.MemberTicked(time.monotonic()))
         self._handle(machine.Said(self._numbers[stream], frame.message))
 
     def lost(self, stream: Stream, reason: str) -> None:
@@ -104,6 +107,8 @@ class Scheduler:
                 case machine.Close(peer):
                     if peer in self._streams:
                         self._close_after(self._streams[peer])
+                case machine.Slow(straggler):
+                    print(f"scheduler: {straggler}", file=sys.stderr, flush=True)
                 case machine.End():
                     self._ended = instruction
 

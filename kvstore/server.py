@@ -11,6 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
@@ -20,37 +21,25 @@ from .address import describe, listen, written
 from .environment import BEHIND_HOSTS, TICK, Environment
 from .gate import Gate, Told
 from .gate import server as at
+from .held import HeldBack
 from .kept import Kept, MemoryFile
 from .kept_shards import KeptShards
+from .lent import within
 from .levels import Levels
 from .loop import Loop
 from .member import JobEnded, Member
 from .packed_values import PackedValues
+from .peer import Peer
 from .protocol import messages as m
 from .protocol import serving as s
 from .protocol.keys import Keys, element
+from .protocol.pace import EVERY
 from .protocol.rounds import Rounds
 from .shards import Budget, Shards
 from .stream import Frame, Stream
 from .updater import UpdateRule, nested
 
 MOST_SEGMENTS = 1 << 14  # that one agent may lend
-
-
-class Peer:
-    """The other end of a connection; unknown before its Hello."""
-
-    def __init__(self, stream: Stream, number: int) -> None:
-        self.stream, self.number = stream, number  # in the order of arrival
-        self.rank, self.lane, self.name = m.NOBODY, 0, stream.name
-        self.said_bye = False
-        self.receiving: s.ServerReceive | None = None  # what the machine said about the push that is arriving
-        self.loading = bytearray()  # states, or rows, that are arriving
-        self.beside = False  # it is the agent of this server's host
-        self.segments: dict[int, memoryview] = {}  # that it has lent
-        self.targets: dict[int, memoryview] = {}  # where it wants the value of a key that it pushes
-        self.packings: dict[int, str] = {}  # the scheme of a key that it pushes packed
-        self.answered: dict[int, tuple[int, int]] = {}  # of its value: the step, and the bytes that were sent
 
 
 class Server:
@@ -67,7 +56,7 @@ class Server:
         self._payload: memoryview | None = None  # of that push, where it is here
         self._due: deque[Stream] = deque()
         self._early: set[Stream] = set()
-        self._host = environment.host
+        self._host, self._held = environment.host, HeldBack()
         identity = tls.listening(environment, environment.check_address(environment.bind))
         listening = listen((environment.bind, 0))
         address = written(listening.getsockname()[:2])
@@ -116,6 +105,7 @@ class Server:
         """Serve until the job has ended. Raises what it failed with."""
         try:
             self._ticked()
+            self._report()
             with np.errstate(all="ignore"):
                 self._loop.run(lambda: self._member.ended or self._member.failure is not None)
             failure = self._member.failure
@@ -146,6 +136,10 @@ class Server:
     def _ticked(self) -> None:
         self._handle(s.ServerTicked(time.monotonic()))
         self._loop.after(self._tick, self._ticked)
+
+    def _report(self) -> None:
+        self._member.say(m.Report(self._member.welcome.rank, self._held.counts()))
+        self._loop.after(EVERY, self._report)
 
     def _opened(self, sock: socket.socket) -> None:
         stream = Stream(self._loop, sock, self, describe(sock))
@@ -194,6 +188,7 @@ class Server:
         self._early.discard(stream)
         if self._speakers.get((peer.rank, peer.lane)) is peer:
             del self._speakers[peer.rank, peer.lane]
+            self._held.left(peer.rank)
             if peer.said_bye:
                 self._gone(peer)
             else:
@@ -210,6 +205,8 @@ class Server:
         wire.check(header, self._keys)
         if peer.targets:
             peer.targets.pop(push.key, None)
+        if push.step and header.length == self._keys[push.key].nbytes:
+            self._held.complete(push.rank, push.key)
         self._announcing, self._payload = peer, payload
         self._handle(s.Pushed(push.rank, push.key, push.step, header.length, push.pull, peer.lane))
         self._payload = None
@@ -238,6 +235,8 @@ class Server:
         r, peer.receiving = peer.receiving, None
         assert r is not None
         self._given(r)
+        if r.step and r.hi == self._keys[r.key].nbytes:
+            self._held.complete(r.rank, r.key)
         self._handle(s.Arrived(r.rank, r.key, r.step, r.hi))
 
     def _offered(self, peer: Peer, frame: Frame, offer: m.Offer) -> None:
@@ -251,8 +250,9 @@ class Server:
         size = element(shard.dtype).itemsize
         if lo % size or hi % size:
             raise WireError(f"bytes {lo} to {hi} cut an element of {size} bytes", where="Offer")
-        source = _within(peer, offer.source, offer.at, shard.nbytes, size)
-        target = _within(peer, offer.target, offer.to, shard.nbytes, size) if offer.pull else None
+        inside = partial(within, peer.segments, peer.name, nbytes=shard.nbytes, itemsize=size)
+        source = inside(offer.source, offer.at)
+        target = inside(offer.target, offer.to) if offer.pull else None
         self._announcing = peer
         self._handle(s.Opened(offer.rank, offer.key, offer.step, lo, hi, offer.pull, peer.lane))
         r = peer.receiving
@@ -526,6 +526,7 @@ class Server:
             case s.Due(rank):
                 self._due.extend(stream for stream in self._early if self._peers[stream].rank == rank)
             case s.Acknowledge(rank, key, step, lane):
+                self._held.answered(rank, key)
                 self._tell(self._speakers.get((rank, lane)), m.Done(key, step, rank))
             case s.Refuse(rank, key, step, reason, hint, lane):
                 self._tell(self._speakers.get((rank, lane)), m.Refused(reason, hint, key, step, rank))
@@ -550,6 +551,8 @@ class Server:
             self._shards.given(i.key)
 
     def _send(self, i: s.Send) -> None:
+        if i.hi == self._keys[i.key].nbytes:
+            self._held.answered(i.rank, i.key)
         peer = self._speakers.get((i.rank, i.lane))
         if peer is None:
             return
@@ -576,14 +579,6 @@ class Server:
         """Everybody hears at once why nothing comes any more."""
         for peer in list(self._peers.values()):
             self._tell(peer, m.Failed((), error.message[:4000], "server"))
-
-
-def _within(peer: Peer, number: int, at: int, nbytes: int, itemsize: int) -> memoryview:
-    """The bytes of a shard in a segment that a peer has lent. Raises WireError."""
-    memory = peer.segments.get(number)
-    if memory is None or at + nbytes > len(memory) or at % itemsize:
-        raise WireError(f"bytes {at} to {at + nbytes} of segment {number} are not lent", where=peer.name)
-    return memory[at : at + nbytes]
 
 
 def serve(environment: Environment) -> None:

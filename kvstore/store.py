@@ -7,11 +7,11 @@ https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/kvstore/index.html).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,11 +19,14 @@ from numpy.typing import DTypeLike
 from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
+from ..runtime.engine.waited import timed
 from .async_handle import AsyncHandle, Handle
 from .backend import Backend
 from .on_gpus import Landing, brought, land, landing
+from .pace import Pace
 from .packing import Packings
 from .protocol.keys import OWN
+from .protocol.pace import Counts, Split, straggler
 from .rows import Rows, RowSums, are_rows, check_rows, fill, rows_of
 from .rule import Rule, Updater, by_names
 from .states import read_states, write_states
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from .watching import Watch
 
 OF_ONE = ("local", "device")  # kinds of stores whose only worker is this process
+Batch = TypeVar("Batch")
 Key = str | int
 Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
 Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
@@ -97,6 +101,7 @@ class KVStore:
         self._names: dict[str, Key] = {}
         self._sums = RowSums(self)
         self._steps = False  # an optimizer or an updater says what a push does
+        self._pace = Pace(self._report)
         self._given: dict[Key, Array] = {}  # what compression had lost before, until the next push of a key
         self._closed = False
 
@@ -324,10 +329,27 @@ class KVStore:
 
     def barrier(self) -> None:
         """Return when every worker is here. Raises DeadlineError that names who is not."""
-        self._backend.barrier()
+        self._pace.stand(self._backend.barrier)
 
     def stats(self) -> Stats:
-        return self._backend.stats()
+        """Counters of this process, and how the workers get on. One alone may ask."""
+        found, view = self._backend.stats(), self._backend.overview()
+        splits = {rank: Split.of(rank, counts) for role, rank, _, _, counts in view.members if role == "worker"}
+        ranks = {rank: split for rank, split in splits.items() if split is not None}
+        return replace(found, ranks=ranks, straggler=straggler(ranks.values()))
+
+    def stepped(self, loss: float | None = None) -> None:
+        """Say that a step of the training has ended, with its loss, in loops of your own (a Trainer says it): `stats`
+        and `mezzo top` tell then what a step is made of. The first call begins the count. It costs clock reads, and a
+        small message a second."""
+        self._pace.stepped(loss)
+
+    def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches, whose waits count as those for data (those of a DataLoader, or of a fit, do anyway)."""
+        return timed(batches)
+
+    def _report(self, counts: Counts) -> None:
+        self._backend.report(counts)
 
     def watch(self, *, trace: bool = False, verbose: bool = False) -> Watch:
         """Time every operation from now on: `timings` by verb and key, Prometheus text and, with `trace`, when every
@@ -479,12 +501,13 @@ class KVStore:
             stepped.append(self._sums.sum(declared.name, ids, rows, 0))
             return stepped[-1]
 
-        self._start(declared, self._backend.push_rows, (declared.name, ids, rows, sum), (), True).wait()
+        self._pace.wait(self._start(declared, self._backend.push_rows, (declared.name, ids, rows, sum), (), True))
         return stepped[-1][0]
 
     def _rows_now(self, declared: Declared, ids: Array, priority: int) -> Array:
         found = np.empty((len(ids), *declared.shape[1:]), declared.dtype)
-        self._start(declared, self._backend.pull_rows, (declared.name, ids, (found,), priority), (), True).wait()
+        args = declared.name, ids, (found,), priority
+        self._pace.wait(self._start(declared, self._backend.pull_rows, args, (), True))
         return found
 
     def _pushpull_rows(self, declared: Declared, given: Rows, out: Any, priority: int) -> None:
@@ -531,10 +554,10 @@ class KVStore:
 
     def _ended(self, tickets: Sequence[Ticket | AsyncHandle], wait: bool | None) -> Handle | None:
         if wait is False:
-            return Handle(tickets)
+            return Handle(tickets, self._pace.wait)
         for ticket in tickets:
             if wait or not isinstance(ticket, AsyncHandle):
-                ticket.wait()
+                self._pace.wait(ticket)
         return None
 
     def _pulled(
@@ -542,13 +565,13 @@ class KVStore:
     ) -> Any:
         if places:
             for ticket in tickets:
-                ticket.wait()
+                self._pace.wait(ticket)
             land(places)
         if wait is False:
-            return Handle(tickets)
+            return Handle(tickets, self._pace.wait)
         if out is not None:
             return self._ended(tickets, wait)
-        values = [ticket.wait() for ticket in tickets]
+        values = [self._pace.wait(ticket) for ticket in tickets]
         return values if isinstance(key, list | tuple) else values[0]
 
 

@@ -21,6 +21,12 @@ class Ticket(Protocol):
         """
         ...
 
+    @property
+    def late(self) -> float:
+        """Time of `time.monotonic` at which the last worker of this host has begun the round that `wait` waited for; 0
+        where it waited for none."""
+        ...
+
     def then(self, call: Callable[[BaseException | None], None]) -> None:
         """Call once with the error or None when it has ended, from whatever thread that is (or now)."""
         ...
@@ -30,6 +36,7 @@ class Ended:
     """The ticket of an operation that ended at once."""
 
     __slots__ = ("value",)
+    late = 0.0
 
     def __init__(self, value: Array) -> None:
         self.value = value

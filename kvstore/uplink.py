@@ -21,7 +21,7 @@ from .address import parse_address
 from .environment import BEHIND_SERVERS, TICK, Environment
 from .gate import enter
 from .gate import server as at
-from .loop import Loop
+from .loop import Loop, Timer
 from .packing import ITEM, Packer, parse, unpacked
 from .protocol import client as c
 from .protocol import messages as m
@@ -96,6 +96,7 @@ class Uplink:
         self._streams: dict[int, Stream] = {}  # by server, where there is a connection
         self._numbers: dict[Stream, int] = {}
         self._greeted: set[int] = set()  # servers that have answered Hello
+        self._retries: dict[int, Timer] = {}  # the next attempt to reach a server that is away
         self._tick = min(TICK, environment.deadline / 10)
         try:
             for number in range(len(servers)):
@@ -120,7 +121,9 @@ class Uplink:
             if not environment.grace:
                 raise
             self._handle(c.Lost(number, error.message))
-            self._loop.after(PAUSE, partial(self._connect_again, number))
+            if number in self._retries:  # one at a time: several would leave the loop no time for anything else
+                self._retries[number].cancel()
+            self._retries[number] = self._loop.after(PAUSE, partial(self._connect_again, number))
             return
         stream = Stream(self._loop, sock, self, name)
         self._streams[number], self._numbers[stream] = stream, number

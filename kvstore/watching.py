@@ -204,6 +204,10 @@ class _TimedTicket:
         self._end(None)
         return found
 
+    @property
+    def late(self) -> float:
+        return self._ticket.late
+
     def then(self, call: Callable[[BaseException | None], None]) -> None:
         def told(error: BaseException | None) -> None:
             self._end(error)

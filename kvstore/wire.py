@@ -120,6 +120,12 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
+def _real(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError("a number")
+    return float(value)
+
+
 def _map(check: Check) -> Check:
     def check_all(value: Any) -> dict[str, Any]:
         if type(value) is not dict or not all(type(name) is str for name in value):
@@ -233,6 +239,17 @@ KINDS: dict[int, Kind] = dict(
                 payload=True,
             ),
             Kind(m.PackedValue, _FRAME, {"nbytes": _int(1, FRAME), "scheme": _text()}, payload=True),
+            Kind(m.Report, ("rank",), {"counts": _map(_real)}),
+            Kind(
+                m.Overview,
+                (),
+                {
+                    "first": _count,
+                    "total": _count,
+                    "members": _list(_tuple(_role, _rank, _text(), _seconds, _map(_real))),
+                    "workers": _count,
+                },
+            ),
         ),
         1,
     )

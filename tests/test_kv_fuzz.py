@@ -144,6 +144,12 @@ def text(rng: random.Random) -> str:
     return rng.choice(("", "a", "b", "w", "sgd", "float32", "127.0.0.1:1", "x" * 256, "\0", "é"))
 
 
+def reals(rng: random.Random) -> dict[str, float]:
+    names = ("steps", "seconds", "waited", "here", "data", "loss", "held 0", "inside", "between", "behind", text(rng))
+    numbers = (0.0, 1.0, -1.0, 1e308, float("nan"), float("inf"), rng.uniform(0, 1e4))
+    return {name: rng.choice(numbers) for name in rng.sample(names, rng.randrange(len(names)))}
+
+
 def sequential(rng: random.Random) -> str:
     return rng.choice(("sequential/sequential", "eventual/eventual", "sequential", "", "bounded 3/bounded -1"))
 
@@ -175,7 +181,7 @@ def odd_place(rng: random.Random) -> lent.Place:
 
 FITTING = {
     "server": (m.Init, m.Push, m.Push, m.Pull, m.SetOptimizer, m.States, m.Slices, m.Rows, m.Lend, m.Offer, m.Packed),
-    "scheduler": (m.Hello, m.Barrier, m.Heartbeat, m.ServerStats),
+    "scheduler": (m.Hello, m.Barrier, m.Heartbeat, m.ServerStats, m.Report, m.Overview),
 }
 
 
@@ -202,6 +208,8 @@ def message(rng: random.Random, rank: int, kind: str) -> tuple[m.Message, int]:
         (m.States(key, rank, 0, ()), 0),
         (m.Barrier(text(rng), rank), 0),
         (m.ServerStats({text(rng): count(rng)}), 0),
+        (m.Report(rank, reals(rng)), 0),
+        (m.Overview(rng.choice((0, 0, count(rng)))), 0),
         (m.Refused(text(rng), text(rng), key, step, rank), 0),
         (m.Failed((rank, small(rng)), text(rng), role), 0),
         (m.Heartbeat(), 0),

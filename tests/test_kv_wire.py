@@ -28,6 +28,7 @@ numbers, steps = st.integers(0, (1 << 32) - 1), st.integers(-1, (1 << 63) - 1)
 texts, roles = st.text(max_size=20), st.sampled_from(["scheduler", "server", "worker", "agent"])
 shapes = st.lists(counts, max_size=4).map(tuple)
 scalars = st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False) | texts
+reals = st.dictionaries(texts, st.floats(allow_nan=False), max_size=4)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "rank": st.integers(-1, (1 << 31) - 1),
     "key": numbers,
@@ -55,6 +56,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "scalars": st.dictionaries(texts, scalars, max_size=4),
     "arrays": st.lists(st.tuples(texts, texts, shapes), max_size=3).map(tuple),
     "counts": st.dictionaries(texts, counts, max_size=4),
+    "members": st.lists(st.tuples(roles, ranks, texts, st.floats(0, 1e9), reals), max_size=3).map(tuple),
+    "workers": counts,
     "reason": texts,
     "hint": texts,
     "ranks": st.lists(ranks, max_size=4).map(tuple),

@@ -124,6 +124,9 @@ class Collective:
                     hint="begin again from a checkpoint; memory or a processor of that rank may be broken",
                 )
 
+    def stepped(self, loss: float) -> None:
+        """A step has ended. Ranks of a communicator tell nobody."""
+
     def watched(self, step: int) -> AbstractContextManager[None]:
         """Watch over a step on a GPU, which would wait for ever for a rank that has died."""
         return self.communicator.watched(f"step {step}")

@@ -153,6 +153,10 @@ class Exchange:
         """Return when every worker is here."""
         self.store.barrier()
 
+    def stepped(self, loss: float) -> None:
+        """A step has ended."""
+        self.store.stepped(loss)
+
     def watched(self, step: int) -> AbstractContextManager[None]:
         """A store watches over its own waits."""
         return nullcontext()

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ..ops.errors import InputError
+from ..runtime.engine.waited import timed
 from .metrics import Metrics, StepMetrics
 from .waits import Waits
 
@@ -235,7 +236,7 @@ def _timed(run: Run, part: str) -> Iterator[None]:
 
 def _until(run: Run, batches: Iterable[Any]) -> Iterator[Any]:
     """Batches until somebody stops the run: the next one is not fetched then."""
-    waiting = iter(batches)
+    waiting = timed(batches)
     while not run.stopping:
         with _timed(run, "data"):
             batch = next(waiting, END)

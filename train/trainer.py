@@ -328,6 +328,7 @@ class Trainer:
                 found = self._together(run, session, exchange)
             exchange.sizes_end(sizes)
             exchange.compare(self.parameters, number)
+            exchange.stepped(float(found[self.loss]))
         self._calls, loss = number, float(found[self.loss])
         self._last = number, loss, found.get(NORM), self._held
         for name, array in kept.items():

@@ -9,7 +9,10 @@ import numpy as np
 
 from ...ops.errors import InputError
 from ...ops.types import Array
+from ..pace import Desk
 from ..packing import Packings
+from ..protocol.messages import Overview
+from ..protocol.pace import Counts
 from ..rows import Rows, Sum, whole_of
 from ..rule import Updater
 from ..states import Saved, check_states
@@ -26,8 +29,14 @@ class HostStore:
 
     operation = ValueOperation
 
-    def __init__(self, kind: str, group: Group, leave: Callable[[BaseException | None], None] | None = None) -> None:
-        self.kind, self.group = kind, group
+    def __init__(
+        self,
+        kind: str,
+        group: Group,
+        leave: Callable[[BaseException | None], None] | None = None,
+        desk: Desk | None = None,
+    ) -> None:
+        self.kind, self.group, self._desk = kind, group, desk
         self.rank, self.num_workers = group.ranks[group.me], group.members
         self._leave = leave
         self._values: dict[str, HostValue] = {}
@@ -140,6 +149,17 @@ class HostStore:
 
     def stats(self) -> Stats:
         return Stats(self._pushes, self._pulls, inside=self.group.moved)
+
+    def report(self, counts: Counts) -> None:
+        if self._desk is not None:
+            self._desk.report({**counts, **self._moved()})
+
+    def _moved(self) -> Counts:
+        """The counts of a report that the store has."""
+        return {"inside": float(self.group.moved)}
+
+    def overview(self) -> Overview:
+        return Overview() if self._desk is None else self._desk.overview()
 
     def close(self, error: BaseException | None = None) -> None:
         try:

@@ -236,6 +236,7 @@ class Group(Waiting):
                     self._fetch(value, operation, operation.rows)
             if operation.pull:
                 if value.busy:
+                    operation.step = value.step
                     return
                 operation.deliver()
             queue.popleft()
@@ -293,6 +294,7 @@ class Group(Waiting):
                 place = (place[0] | IN_PLACE, place[1])
         value.operands[step & 1][self.me] = flat
         value.lifted = place[0] if value.single and not operation.private and not place[1] else 0
+        value.began[step & 1][self.me] = int(time.monotonic() * 1e9)
         value.clocks[self.me] = step
         value.busy, value.priority = True, operation.priority
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)

@@ -9,6 +9,7 @@ worker is not too far ahead of the slowest one (`protocol/consistency.py`); work
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from ...ops.errors import DeadlineError
 from ...ops.types import Array
 from ..protocol.consistency import Consistency
 from ..protocol.keys import element
+from ..protocol.pace import Counts
 from ..rows import Rows, Sum
 from ..states import Saved
 from ..stats import Stats
@@ -62,6 +64,10 @@ class RelaxedOperation(ValueOperation):
             return
         self.answer = self.value.stored.copy()
         self.answer.flags.writeable = False
+
+    @property
+    def late(self) -> float:
+        return math.inf  # nobody moves anything: it waits for the slowest alone
 
     def wait(self) -> Array:
         found = super().wait()
@@ -283,6 +289,12 @@ class RelaxedStore(HostStore):
 
     def _gather(self, rule: UpdateRule) -> Saved:
         return self.group.gather(rule)
+
+    def _moved(self) -> Counts:
+        told = self.group.staleness
+        pulls = sum(told.values())
+        behind = {"behind": sum(steps * count for steps, count in told.items()) / pulls} if pulls else {}
+        return {**super()._moved(), **behind}
 
     def stats(self) -> Stats:
         return Stats(self._pushes, self._pulls, inside=self.group.moved, staleness=dict(self.group.staleness))

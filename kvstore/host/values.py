@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 WHOLE = 64 << 10  # bytes: up to here every member sums all of a value for itself, which saves half of the messages
-WORDS = 4  # numbers that each member has behind a value
+WORDS = 6  # numbers that each member has behind a value
 BLOCK = 256 << 10  # bytes that stay in a cache while several operands are added
 
 
@@ -36,7 +36,8 @@ class HostValue:
     and `part` is what this member sums and updates of it. `clocks` lie in shared memory behind it: the rounds that each
     member has begun, so that everybody knows who has not come, whatever messages it was to get. So do `done`, the
     rounds whose part each member has summed, `moved`, the last round whose operand each has moved from its own memory
-    to a segment, and `asked`, when whoever speaks for the host has last looked for an answer (nanoseconds).
+    to a segment, `asked`, when whoever speaks for the host has last looked for an answer, and `began`, when each member
+    has begun the last round of an even number, and of an odd one (all in nanoseconds of the machine's clock).
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class HostValue:
         self.lifter = lifter
         self.segment = segment
         words = segment.array(aligned(stored.nbytes), (WORDS, members), np.dtype(np.int64))
-        self.clocks, self.done, self.moved, self.asked = words
+        self.clocks, self.done, self.moved, self.asked, *self.began = words
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
         self.data: memoryview = self.flat.view(np.uint8).data
@@ -197,7 +198,7 @@ class ValueOperation:
 
     __slots__ = (
         "begun", "calls", "ended", "error", "group", "in_place", "outs", "priority", "private", "pull", "rows",
-        "until", "value", "values"
+        "step", "until", "value", "values"
     )  # fmt: skip
 
     def __init__(
@@ -213,6 +214,7 @@ class ValueOperation:
         self.group, self.value, self.values, self.outs, self.pull, self.rows = group, value, values, outs, pull, rows
         self.priority = priority
         self.begun = self.ended = self.in_place = False
+        self.step = 0  # the round that it has waited for
         self.private = False  # its operand is in this process's own memory
         self.error: BaseException | None = None
         self.calls: list[Callable[[BaseException | None], None]] | None = None
@@ -224,6 +226,10 @@ class ValueOperation:
         if self.error is not None:
             raise self.error
         return self.value.shown
+
+    @property
+    def late(self) -> float:
+        return max(self.value.began[self.step & 1].tolist()) * 1e-9 if self.step else 0.0
 
     def then(self, call: Callable[[BaseException | None], None]) -> None:
         self.group.call_at_end(self, call)

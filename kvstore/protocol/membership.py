@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from . import pace
+from .consistency import parse
 from .messages import (
     NOBODY,
     Barrier,
@@ -25,13 +27,17 @@ from .messages import (
     Heartbeat,
     Hello,
     Message,
+    Overview,
     Refused,
+    Report,
     Role,
+    Seen,
     ServerStats,
     Welcome,
     named,
 )
 
+SHOWN = 64  # members in one answer
 BEAT = 0.4  # seconds between heartbeats of everybody, since each has a deadline of its own
 
 
@@ -84,13 +90,20 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Slow:
+    """Say that a rank holds the others up."""
+
+    straggler: pace.Straggler
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The job has ended, well or with the first failure; every process has been told."""
 
     failure: Failed | None = None
 
 
-Instruction = MemberTell | Close | End
+Instruction = MemberTell | Close | Slow | End
 
 
 @dataclass(slots=True)
@@ -112,6 +125,7 @@ class _Member:
     beats: bool = False  # it sends heartbeats
     fresh: bool = True  # something came since the last tick
     heard: float = 0.0
+    history: pace.History = field(default_factory=pace.History)
 
     def __str__(self) -> str:
         number = f" {self.rank}" if self.rank != NOBODY else ""
@@ -150,6 +164,11 @@ class Membership:
         self._released = 0
         self._away: dict[int, _Away] = {}  # servers, by rank
         self._beaten = -math.inf  # when the last heartbeats were sent
+        self._now = 0.0  # of the last tick
+        self._looked = -math.inf  # when the pace of all was judged last
+        self._slow: tuple[int, str] | None = None  # a rank and its cause,
+        self._slow_since = 0.0
+        self._slow_told: tuple[int, str] | None = None  # the last that was told
         self._ended = False
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
@@ -170,6 +189,8 @@ class Membership:
 
     def _said(self, peer: int, message: Message) -> Iterable[Instruction]:
         member = self._members.get(peer)
+        if isinstance(message, Overview):
+            return [MemberTell(peer, self._overview(message.first))]
         if isinstance(message, Hello):
             return self._hello(peer, message) if member is None else self._refuse(peer, "said Hello twice")
         if member is None:
@@ -185,6 +206,8 @@ class Membership:
                 return self._bye(member, message)
             case Failed():
                 return self._fail(message)
+            case Report():
+                return self._reported(peer, member, message)
             case ServerStats():
                 return [MemberTell(peer, ServerStats({"members": len(self._members), "barriers": self._released}))]
         return self._refuse(peer, f"said {type(message).__name__} to the scheduler")
@@ -319,6 +342,57 @@ class Membership:
             self._released += 1
         return made
 
+    # -------------------------------------------------------------------------------------------------------- pace
+
+    def _reported(self, peer: int, member: _Member, report: Report) -> Iterable[Instruction]:
+        if member.rank != report.rank:
+            return self._refuse(peer, f"{member} reports as rank {report.rank}")
+        member.history.add(self._now, report.counts)
+        return ()
+
+    def _judged(self, now: float) -> Iterable[Instruction]:
+        """Look at all ranks once in a while, and say who has been slow by one cause since PATIENCE."""
+        if now - self._looked < pace.EVERY:
+            return ()
+        self._looked = now
+        slow = pace.straggler(self._splits().values())
+        found = None if slow is None else (slow.rank, slow.cause)
+        if found != self._slow:
+            self._slow, self._slow_since = found, now
+        if slow is None or self._slow_told == found or now - self._slow_since < pace.PATIENCE:
+            return ()
+        self._slow_told = found
+        return [Slow(slow)]
+
+    def _splits(self) -> dict[int, pace.Split]:
+        """Splits of the steps of workers that take part, by peer."""
+        if self._welcome is None:
+            return {}
+        servers = [member.history for _, member in self._role("server")]
+        sums = parse(self._welcome.consistency.partition("/")[0] or "sequential").sums
+        host = {rank: place for place, (_, ranks) in enumerate(self._welcome.hosts) for rank in ranks}
+        found = {
+            peer: pace.split_of(member.rank, member.history, servers, host[member.rank] if sums else member.rank)
+            for peer, member in self._role("worker")
+            if not member.left
+        }
+        return {peer: split for peer, split in found.items() if split is not None}
+
+    def _overview(self, first: int) -> Overview:
+        splits, shown = self._splits(), list[Seen]()
+        order: list[Role] = ["worker", "server", "agent"]
+        members = sorted(self._members.items(), key=lambda each: (order.index(each[1].hello.role), each[1].rank))
+        for peer, member in members[first : first + SHOWN]:
+            counts = member.history.rates()
+            last = member.history.reports[-1][1] if member.history.reports else {}
+            counts |= {f"all {name}": last[name] for name in pace.RATES if name in last}
+            counts |= {"behind": last["behind"]} if "behind" in last else {}
+            counts |= splits[peer].counts() if peer in splits else {}
+            counts |= {"left": 1.0} if member.left else {}
+            silent = 0.0 if member.fresh else max(0.0, self._now - member.heard)
+            shown.append((member.hello.role, member.rank, member.hello.host, silent, counts))
+        return Overview(first, len(members), tuple(shown), self._declared["worker"])
+
     # -------------------------------------------------------------------------------------------------------- ends
 
     def _bye(self, member: _Member, bye: Bye) -> Iterable[Instruction]:
@@ -363,6 +437,7 @@ class Membership:
         return [*made, *(Close(peer) for peer in self._members), End(failure)]
 
     def _ticked(self, now: float) -> Iterable[Instruction]:
+        self._now = now
         for member in self._members.values():
             if member.fresh:
                 member.fresh, member.heard = False, now
@@ -372,10 +447,10 @@ class Membership:
             away.since = now if away.since is None else away.since
             if now - away.since > self._grace:
                 return self._blame(away.member, f"is gone and did not come back in {self._grace:g} s: {away.reason}")
-        beats = list[Instruction]()
+        beats = list[Instruction](self._judged(now))
         if self._timeout and now - self._beaten >= BEAT:
             self._beaten = now
-            beats = [MemberTell(p, Heartbeat()) for p, member in self._members.items() if member.beats]
+            beats += [MemberTell(p, Heartbeat()) for p, member in self._members.items() if member.beats]
         waits = [*([] if self._welcome else [""]), *self._barriers]
         for name in waits:
             if now - self._since.setdefault(name, now) <= self._deadline:

@@ -254,6 +254,28 @@ class ServerStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """Tells the scheduler how a process gets on: sums by name (`pace.py`). Nothing answers."""
+
+    rank: int
+    counts: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+Seen = tuple[Role, int, str, float, Mapping[str, float]]  # role, rank, host, seconds since it was heard, its counts
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Asks the scheduler for its view of the job from the member number `first` on, by a member or by whoever has the
+    job's key; answered with some of the `total` members."""
+
+    first: int = 0
+    total: int = 0
+    members: tuple[Seen, ...] = ()
+    workers: int = 0  # that were declared
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The request cannot be served; nothing has changed. `key` and `step` are 0 where it had none."""
 
@@ -306,6 +328,8 @@ Message = (
     | PackedValue
     | Barrier
     | ServerStats
+    | Report
+    | Overview
     | Refused
     | Failed
     | Heartbeat

@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from mezzo.kvstore import agent, dist, kept, link, loop, member, scheduler, server, uplink, wire
+from mezzo.kvstore import agent, dist, held, kept, link, loop, member, pace, scheduler, server, uplink, wire
 from mezzo.kvstore.host import group, opening, relaxed, values, waiting
 from mezzo.kvstore.protocol import client
 from mezzo.kvstore.protocol.client import Client
@@ -30,7 +30,10 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
     doors, hosts = Doors(world, network), Hosts(world)
     replaced: list[tuple[Any, str, Any]] = [
         (loop, "select", SimpleNamespace(epoll=partial(SimEpoll, world))),
-        *((module, "time", world) for module in (loop, member, scheduler, server, uplink, waiting, relaxed, group)),
+        *(
+            (module, "time", world)
+            for module in (loop, member, scheduler, server, uplink, waiting, relaxed, group, held, pace)
+        ),
         *((module, "Stream", SimStream) for module in (member, scheduler, server, uplink)),
         *((module, "Gate", SimGate) for module in (scheduler, server)),
         *((module, "listen", doors.listen) for module in (scheduler, server)),

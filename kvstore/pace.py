@@ -1,0 +1,103 @@
+"""The clock of a worker: seconds of its steps by what it did in them, and their way to the scheduler and back.
+
+It reads clocks where the worker waits anyway, and sends one small message a second (`protocol/pace.py` says what
+becomes of them).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from ..ops.types import Array
+from ..runtime.engine.waited import WAITED
+from .member import Member
+from .protocol import messages as m
+from .protocol.pace import EVERY, Counts
+
+if TYPE_CHECKING:
+    from .async_handle import AsyncHandle
+    from .ticket import Ticket
+
+LEAST = 20e-6  # seconds: who has waited for less has not waited for somebody
+Drive = Callable[[Callable[[], bool], str, Callable[[], None]], None]  # what is ready, its name, how it begins
+
+
+class Pace:
+    """Sums since the first step that was told of; `report` is given them, with the time until the next is due."""
+
+    __slots__ = ("_begun", "_data", "_due", "_report", "here", "loss", "seconds", "steps", "waited")
+
+    def __init__(self, report: Callable[[Counts], None]) -> None:
+        self._report = report
+        self.steps, self.seconds, self.waited, self.here, self.loss = 0, 0.0, 0.0, 0.0, 0.0
+        self._begun = self._data = self._due = 0.0
+
+    def wait(self, ticket: Ticket | AsyncHandle) -> Array:
+        """Wait for an operation, and count for how long, and how much of that others of this host had not begun."""
+        began = time.monotonic()
+        found = ticket.wait()
+        ended = time.monotonic()
+        self.waited += ended - began
+        if ended - began > LEAST and (late := ticket.late) > began:
+            self.here += min(late, ended) - began
+        return found
+
+    def stand(self, wait: Callable[[], None]) -> None:
+        """Wait for others where nothing moves, and count for how long."""
+        began = time.monotonic()
+        wait()
+        took = time.monotonic() - began
+        self.waited += took
+        self.here += took
+
+    def stepped(self, loss: float | None) -> None:
+        """A step has ended. The first begins the count."""
+        now = time.monotonic()
+        if not self._begun:
+            self._begun, self._data = now, WAITED.seconds
+            self.waited = self.here = 0.0
+        else:
+            self.steps, self.seconds = self.steps + 1, now - self._begun
+        if loss is not None:
+            self.loss = loss
+        if now >= self._due:
+            self._due = now + EVERY
+            self._report(self.counts(loss is not None))
+
+    def counts(self, loss: bool) -> dict[str, float]:
+        """The sums by name."""
+        made = {"steps": float(self.steps), "seconds": self.seconds, "waited": self.waited, "here": self.here}
+        made["data"] = WAITED.seconds - self._data
+        return {**made, "loss": self.loss} if loss else made
+
+
+class Desk:
+    """The way of a worker's reports to the scheduler, and of the scheduler's view of the job back. `drive` waits for an
+    answer, by default in a loop that nothing else steps."""
+
+    def __init__(self, member: Member, drive: Drive | None = None) -> None:
+        self._member, self._drive, self._lock = member, drive or self._alone, Lock()
+
+    def _alone(self, ready: Callable[[], bool], what: str, begin: Callable[[], None]) -> None:
+        with self._lock:
+            begin()
+            self._member.wait(ready, self._member.deadline, what)
+
+    def report(self, counts: Counts) -> None:
+        report = m.Report(self._member.welcome.rank, counts)
+        self._drive(lambda: True, "a report", lambda: self._member.say(report))
+
+    def overview(self) -> m.Overview:
+        """The scheduler's view of the job. Raises DeadlineError, PeerError."""
+        asked: list[Callable[[], m.Overview | None]] = []
+
+        def begin() -> None:
+            asked.append(self._member.overview())
+
+        self._drive(lambda: asked[0]() is not None, "the scheduler's view of the job", begin)
+        found = asked[0]()
+        assert found is not None
+        return found
