@@ -17,7 +17,7 @@ from .gate import SCHEDULER, Gate, Told
 from .loop import Loop
 from .member import silence
 from .protocol import membership as machine
-from .protocol.messages import NOBODY, Bye, Failed, Overview, Report
+from .protocol.messages import NOBODY, Bye, Failed, Hello, Overview, Report
 from .stream import Frame, Stream
 
 TICK = 0.1  # seconds between looks at the clock: less than what others wait behind the deadline of a barrier
@@ -39,6 +39,8 @@ class Scheduler:
         self._streams: dict[int, Stream] = {}
         self._numbers: dict[Stream, int] = {}
         self._closing: set[Stream] = set()
+        self._greeted: set[Stream] = set()
+        self._lookers: set[Stream] = set()  # that ask without a Hello: nobody waits for them
         self._ended: machine.End | None = None
         self._peers = 0
         self._told = Told("scheduler")
@@ -80,12 +82,18 @@ class Scheduler:
         return memoryview(bytearray(frame.header.length))
 
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
+        if isinstance(frame.message, Hello):
+            self._greeted.add(stream)
+        elif stream not in self._greeted:
+            self._lookers.add(stream)
         if isinstance(frame.message, Report | Overview):  # what they tell is of a time
             self._handle(machine.MemberTicked(time.monotonic()))
         self._handle(machine.Said(self._numbers[stream], frame.message))
 
     def lost(self, stream: Stream, reason: str) -> None:
         number = self._numbers.pop(stream)
+        self._lookers.discard(stream)
+        self._greeted.discard(stream)
         del self._streams[number]
         if stream not in self._closing:
             self._handle(machine.Closed(number, reason))
@@ -122,7 +130,7 @@ class Scheduler:
         end = time.monotonic() + seconds
         for stream in tuple(self._numbers):  # what cannot be reached is gone at once
             self._part_from(stream)
-        while self._numbers and time.monotonic() < end:
+        while self._numbers.keys() - self._lookers and time.monotonic() < end:
             self._loop.step(0.1)
 
     def _part_from(self, stream: Stream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import tempfile
 
 from ..ops.errors import InputError
 
@@ -44,6 +45,22 @@ def read_private(path: str, where: str, hint: str, most: int) -> bytes:
     if reason:
         raise InputError(f"{path!r} is not taken: {reason}", where=where, hint=hint)
     return data
+
+
+def write_private(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace a file by one that nobody but its owner may read, at any time. Raises InputError."""
+    target = os.path.realpath(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".mezzo-", dir=os.path.dirname(target))  # its mode is 0600
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise InputError(f"it cannot be written: {error.strerror}", where=str(path), hint="check the folder") from error
 
 
 def _unfit(about: os.stat_result, most: int) -> str:

@@ -19,6 +19,7 @@ from .fills import given_arrays
 from .modules import imported
 from .replay import replay
 from .report import Report, Table, parse_size, show
+from .top import top
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
@@ -67,6 +68,7 @@ cli.add_command(pack)
 cli.add_command(coverage)
 cli.add_command(replay)
 cli.add_command(serve)
+cli.add_command(top)
 
 
 @cli.command()
@@ -323,6 +325,13 @@ def bench(
 @click.option("--hosts", default=1, show_default=True, type=click.IntRange(1), help="Pretend so many machines.")
 @click.option("--grace", default=5.0, show_default=True, help="Seconds that a process has to end when it is asked to.")
 @restarts_option
+@click.option(
+    "--job",
+    "where",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write where the job is, with its key, for `mezzo top FILE`; nobody else may read it.",
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(
@@ -332,6 +341,7 @@ def launch(
     hosts: int,
     grace: float,
     restarts: int,
+    where: Path | None,
     script: str,
     args: tuple[str, ...],
 ) -> None:
@@ -342,7 +352,7 @@ def launch(
     or more.
     """
     from .crew import Member
-    from .launch import Scale, command_of, gpus_for, members
+    from .launch import Scale, command_of, gpus_for, members, shown
     from .launch import launch as run
 
     if len({workers, gpus} - {None}) != 1:
@@ -354,7 +364,8 @@ def launch(
         return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt, restarts > 0, own)
 
     job(Scale(0, count))  # numbers that make no job are told before anything starts
-    sys.exit(run(job, grace=grace, restarts=restarts, workers=count))
+    with shown(job, where) as begin:
+        sys.exit(run(begin, grace=grace, restarts=restarts, workers=count))
 
 
 class _Again(click.Command):

@@ -15,10 +15,12 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from ..kvstore import secret
 from ..kvstore.address import ReservedPort
 from ..kvstore.environment import ATTEMPT, INCARNATION, LOOPBACK, Environment, Role
+from ..kvstore.onlooker import told_of
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
 from ..runtime.backends.cuda.driver import count
@@ -117,6 +119,24 @@ def gpus_for(workers: int) -> tuple[int, ...]:
         return choose(topology_here(there), workers).gpus
     except MissingPackage:  # their order is a matter of speed alone
         return tuple(range(workers))
+
+
+@contextmanager
+def shown(job: Callable[[Scale], Sequence[Member]], path: Path | None) -> Iterator[Callable[[Scale], Sequence[Member]]]:
+    """The same, which writes for each attempt where the job is, with its key, to a file that nobody else may read; it
+    is gone afterwards. Without a path nothing is written. Raises InputError where it cannot be."""
+
+    def begin(scale: Scale) -> Sequence[Member]:
+        made = job(scale)
+        if path is not None:
+            secret.write_private(path, told_of(Environment.read(made[0].environment)))
+        return made
+
+    try:
+        yield begin
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
 
 
 def command_of(script: str, args: Sequence[str]) -> tuple[str, ...]:
