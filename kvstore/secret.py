@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-import tempfile
 
 from ..ops.errors import InputError
 
@@ -49,6 +48,8 @@ def read_private(path: str, where: str, hint: str, most: int) -> bytes:
 
 def write_private(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace a file by one that nobody but its owner may read, at any time. Raises InputError."""
+    import tempfile  # a start does without
+
     target = os.path.realpath(path)
     try:
         handle, name = tempfile.mkstemp(prefix=".mezzo-", dir=os.path.dirname(target))  # its mode is 0600

@@ -33,7 +33,7 @@ from ..ops.errors import InputError, WireError
 from .protocol import messages as m
 from .protocol.keys import Shard, element
 
-MAGIC, VERSION = b"MZKV", 4
+MAGIC, VERSION = b"MZKV", 5
 _LAYOUT = struct.Struct("<4sBBHiIqQQII")
 HEADER = _LAYOUT.size  # bytes
 MOST_METADATA = 64 << 10  # bytes

@@ -15,11 +15,11 @@ from . import feeds as inputs
 from .cli_check import check, convert, coverage
 from .cli_pack import pack
 from .cli_serve import serve
+from .cli_top import top
 from .fills import given_arrays
 from .modules import imported
 from .replay import replay
 from .report import Report, Table, parse_size, show
-from .top import top
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 

@@ -1,4 +1,4 @@
-"""`mezzo top`: how the processes of a running job get on, once or again and again."""
+"""The view of `mezzo top`: how the processes of a running job get on, as plain data and as tables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from typing import Any
 import click
 
 from ..kvstore.environment import Environment
-from ..kvstore.onlooker import Onlooker, job_in
+from ..kvstore.onlooker import job_in
 from ..kvstore.protocol.messages import Overview
 from ..kvstore.protocol.pace import PARTS, Split, straggler
 from ..ops.errors import InputError
 from .report import Report, Table, show, size
 
 SILENT = 5.0  # seconds beyond three steps after which a worker is called silent
-ENDED, FAILED = 0, 3  # exit codes: the job has ended, or failed
 RATES = {"inside": "inside/s", "between": "between/s"}  # bytes
 COLUMNS = ("rank", "host", "state", "steps", "steps/s", "loss", *(f"{part} ms" for part in PARTS), *RATES.values(),
            "behind", "heard s ago")  # fmt: skip
@@ -102,32 +101,7 @@ def _state(split: Split | None, heard: float, counts: Mapping[str, float]) -> st
     return f"silent for {heard:.0f} s" if heard > SILENT + 3 * step else "trains"
 
 
-@click.command()
-@click.argument("job", required=False, type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Show it once.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each look.")
-@click.option("--every", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Seconds between two looks.")
-def top(job: Path | None, once: bool, as_json: bool, every: float) -> None:
-    """Show how a running JOB gets on: the file of `mezzo launch --job FILE`, or the job of the environment.
-
-    For each worker: steps, their rate, loss, what a step is made of, bytes within the host and between hosts, how far
-    pulls are behind, and when it was heard last. Exit code 3: the job has failed, and why is shown.
-    """
-    with Onlooker(job_of(job)) as looking:
-        try:
-            while (found := looking.look()) is not None:
-                _print(view(found), as_json, clear=not once)
-                if once:
-                    return
-                looking.rest(every)
-        except KeyboardInterrupt:
-            return
-        end = {"failed": looking.failure} if looking.failure else {"ended": "well"}
-        print(json.dumps(end)) if as_json else show(Report("The job", end), as_json=False)
-        sys.exit(FAILED if looking.failure else ENDED)
-
-
-def _print(shown: Mapping[str, Any], as_json: bool, clear: bool) -> None:
+def show_view(shown: Mapping[str, Any], as_json: bool, clear: bool) -> None:
     """Show a look: on a terminal in the place of the one before."""
     if as_json:
         print(json.dumps(shown), flush=True)
