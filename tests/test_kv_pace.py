@@ -231,8 +231,9 @@ def test_a_server_counts_the_time_in_which_a_rank_has_a_whole_push_without_an_an
     assert held.counts() == {"held 3": 1.0, "held 4": 2.0}
 
 
-def test_the_clock_of_one_worker() -> None:
+def test_the_clock_of_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data are those of a loader or of `batches`, each second once; waits before the first step do not count."""
+    monkeypatch.setattr("mezzo.kvstore.pace.EVERY", 1e3)
     reports: list[Any] = []
     pace = Pace(reports.append)
     pace.stand(lambda: time.sleep(0.3))
@@ -245,11 +246,11 @@ def test_the_clock_of_one_worker() -> None:
     pace.stepped(0.5)
     counts = pace.counts(True)
     assert counts["steps"] == 1
-    assert 0.008 <= counts["seconds"] < 5
+    assert 0.108 <= counts["seconds"] < 60
     assert 0 < counts["data"] < counts["seconds"] - 0.008
-    assert counts["here"] == counts["waited"] == pytest.approx(0.15, abs=0.05)
+    assert 0.1 <= counts["here"] == counts["waited"] <= counts["seconds"]
     assert counts["loss"] == 0.5
-    assert len(reports) == 1  # the next is due in a second
+    assert len(reports) == 1  # the next is not due yet
     with mz.kv.create("local") as kv:
         kv.stepped(1.0)
         assert kv.stats().straggler is None
