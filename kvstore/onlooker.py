@@ -60,7 +60,7 @@ class Onlooker:
             raise
 
     def look(self) -> m.Overview | None:
-        """What the scheduler knows now; None where the job has ended or failed (`over`, `failure`). Raises PeerError
+        """The scheduler's view; None where the job has ended or failed (`over`, `failure`). Raises PeerError
         where the scheduler has gone without a word, DeadlineError where it is silent."""
         self._shown, self._whole = m.Overview(), False
         self._stream.send(wire.encode(m.Overview()))

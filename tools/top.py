@@ -92,7 +92,7 @@ def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _state(split: Split | None, heard: float, counts: Mapping[str, float]) -> str:
-    """What a worker does, in a word or two."""
+    """The state of a worker, in a word or two."""
     if "left" in counts:
         return "has left"
     if split is None:
