@@ -88,7 +88,8 @@ class Scheduler:
             self._lookers.add(stream)
         if isinstance(frame.message, Report | Overview):  # what they tell is of a time
             self._handle(machine.MemberTicked(time.monotonic()))
-        self._handle(machine.Said(self._numbers[stream], frame.message))
+        if stream in self._numbers:  # what the tick had sent may have found it closed
+            self._handle(machine.Said(self._numbers[stream], frame.message))
 
     def lost(self, stream: Stream, reason: str) -> None:
         number = self._numbers.pop(stream)
