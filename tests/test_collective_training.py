@@ -141,7 +141,15 @@ def test_snapshots_of_callbacks_are_those_of_each_rank(ranks: int, tmp_path: Pat
         trainer.restore(kept)
         return {n: np.array(trainer.states[n]) for n in trainer.trained}
 
+    def again(communicator: Communicator) -> None:
+        """A checkpoint of a training that was resumed and has not gone on has the whole of them, too."""
+        trainer = course.trainer(communicator)
+        trainer.resume(tmp_path)
+        trainer.save(tmp_path)
+
     together(team(3, 60), save)
+    if ranks != 3:
+        together(team(3, 60), again)
     for found in together(team(ranks, 60), after) if ranks else [after(None)]:
         assert found.keys() == {*course.trainer().trained}
 

@@ -517,7 +517,7 @@ class Trainer:
         """
         exchange = self.exchange
         states, parts = self._everywhere(lambda rank: rank._gathered(folder))[0]
-        told = whole_snapshots(states_of(self._callbacks), self.graph_of_step, exchange) or self._resumed
+        told = whole_snapshots(states_of(self._callbacks) or self._resumed, self.graph_of_step, exchange)
         if exchange is None or exchange.rank == 0:
             optimizer = self.plan.optimizer.to_dict()
             made = checkpoint.Checkpoint(states, self._calls, self._digest(), optimizer, dict(self.notes), told, parts)
