@@ -37,7 +37,7 @@ from .elementwise import (
 )
 from .products import matmul
 from .reducing import cumulative_sum, reduced, sum
-from .running import apply, cast
+from .running import alike, apply, cast
 from .shaping import (
     broadcast_to,
     expand_dims,
@@ -247,6 +247,14 @@ def batch_dot(a: Array, b: Array, /, transpose_a: bool = False, transpose_b: boo
     return matmul(matrix_transpose(a) if transpose_a else a, matrix_transpose(b) if transpose_b else b)
 
 
+def einsum(equation: str | Array, /, *operands: Array) -> Array:
+    """The sums of products that an equation tells, as NumPy's: `Einsum`. Raises ShapeError for sizes that do not fit,
+    InputError where the equation does not come first."""
+    if not isinstance(equation, str) or not operands:
+        raise InputError("an equation, then its arrays", where="mezzo.nd.einsum", hint='nd.einsum("ij,jk->ik", a, b)')
+    return apply("Einsum", *alike(*operands), equation=equation)
+
+
 def add_n(*arrays: Array) -> Array:
     """The sum of all: `Sum`."""
     return apply("Sum", *arrays)
@@ -279,7 +287,7 @@ __all__ = [
     "add_n", "batch_dot", "broadcast_add", "broadcast_div", "broadcast_equal", "broadcast_greater",
     "broadcast_greater_equal", "broadcast_lesser", "broadcast_lesser_equal", "broadcast_like", "broadcast_maximum",
     "broadcast_minimum", "broadcast_mul", "broadcast_not_equal", "broadcast_power", "broadcast_sub", "cumsum",
-    "elemwise_add", "elemwise_div", "elemwise_mul", "elemwise_sub", "erf", "flatten", "gather_nd", "gelu",
+    "einsum", "elemwise_add", "elemwise_div", "elemwise_mul", "elemwise_sub", "erf", "flatten", "gather_nd", "gelu",
     "hard_sigmoid", "log_softmax", "logsumexp", "one_hot", "pick", "power", "relu", "reshape_like", "reverse", "rsqrt",
     "sigmoid", "slice_axis", "smooth_l1", "softmax", "softmin", "softrelu", "softsign", "split", "swapaxes", "topk",
     "transpose",

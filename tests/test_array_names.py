@@ -89,6 +89,8 @@ ONES: dict[str, Any] = {  # of X: what is called, and what NumPy makes
     "add_n": (lambda x: nd.add_n(x, nd.array(Y), x), lambda x: x + Y + x),
     "rsqrt": (lambda x: nd.rsqrt(nd.square(x) + 1), lambda x: (x**2 + 1) ** -0.5),
     "smooth_l1": (lambda x: nd.smooth_l1(x, 1.5), lambda x: smooth(x, 1.5)),
+    "einsum": (lambda x: nd.einsum("abc,adc->abd", x, nd.array(Y)), lambda x: np.einsum("abc,adc->abd", x, Y)),
+    "einsum, one": (lambda x: nd.einsum("abc->ca", x), lambda x: np.einsum("abc->ca", x)),
     "cumsum": (lambda x: nd.cumsum(x, axis=1), lambda x: x.cumsum(1)),
     "cumsum, list": (lambda x: nd.cumsum(x), lambda x: x.cumsum()),
     "broadcast_like": (lambda x: nd.broadcast_like(x[:1], x), lambda x: np.broadcast_to(x[:1], x.shape)),
