@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo.exporters import save_onnx
 from mezzo.models.digits import digits_model
+from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.errors import InputError
+from mezzo.ops.types import f32, i64
 from mezzo.runtime import idle
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.serve.threads import Threads
 
 from .test_serve import ANSWERS, IMAGES, Client, adding, body, near, within
@@ -186,3 +190,34 @@ def test_one_of_several_workers_takes_connections_when_it_has_loaded(first: bool
         await serving
 
     within(scenario, warm=False)
+
+
+def counting(path: Path) -> None:
+    """A model that adds 1 to x as often as its input `times` says."""
+    g = GraphBuilder()
+    x, times = g.input("x", f32(1)), g.input("times", i64())
+    kinds = i64(), Tensor(DType.BOOL, ()), f32(1)
+    body = Body(kinds, lambda g, i, go, held: (g.Identity(go), g.Add(held, g.const(np.float32(1)))))
+    save_onnx(g.graph([g.Loop(times, g.const(True), x, body=body)]), path)
+
+
+def test_a_run_whose_time_is_told_by_values_does_not_hold_the_loop(tmp_path: Path) -> None:
+    """Requests of one shape, brief ones first, then one of hours: it ends by its deadline, and others are answered."""
+    counting(tmp_path / "counting.onnx")
+
+    async def scenario(client: Client) -> None:
+        def ask(times: int, **more: Any) -> Any:
+            feeds = {"x": np.zeros(1, np.float32), "times": np.array(times)}
+            return client.infer(feeds, "/v2/models/counting/infer", **more)
+
+        for _ in range(3):
+            assert await ask(1) == 1
+        served = client.app.models.find("counting")
+        served.took = dict.fromkeys(served.took, 0.0)
+        long = asyncio.ensure_future(ask(2_000_000, parameters={"timeout": 200_000}))
+        await asyncio.sleep(0)
+        assert near(await client.infer({"image": IMAGES[:1]}), ANSWERS[:1])
+        assert not long.done(), "the other was answered while it ran"
+        assert await long in (408, 504)
+
+    within(scenario, f"counting={tmp_path / 'counting.onnx'}", f"digits={digits_model()}")

@@ -240,8 +240,6 @@ class Trainer:
         def __getattr__(self, name: str) -> NoReturn:
             raise absent(self, name)
 
-    # -- the graphs -------------------------------------------------------------------------------------------------
-
     def _judged(self, graph: Graph) -> tuple[Graph, str]:
         """The graph with the loss as its output, and with metrics as states; the name of the loss."""
         return judged(graph, self.terms, self.sample_weights)

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...ops import Tensor
+from ...ops import DType, Tensor
 from ...ops.dataclasses import dataclass
 from ...ops.errors import BudgetError, Cancelled, DeadlineError, InputError, MezzoError, OutOfRange
 from ...ops.types import Array
+from ...runtime.compile.program import Program
 from ...runtime.execution.session import Session
 from ..feeds import parse_sizes
 from ..fills import first_that_runs
@@ -62,7 +63,8 @@ class Overloaded(MezzoError):
 
 class Served:
     """A loaded and warm version. Made on any thread; all other calls come from the thread of the event loop, where
-    brief runs are made as well. The others are made on threads, and so is the first of each kind, which may be planned.
+    brief runs are made as well, if shapes tell their time. The others are made on threads, and so is the first of each
+    kind, which may be planned.
 
     Raises as mz.load does, and InputError for a model whose tensors cannot be sent, or whose rows cannot run together.
     """
@@ -78,6 +80,7 @@ class Served:
         self.ports = self.session.inputs, self.session.outputs
         self.inputs, self.outputs = map(tensors, self.ports)
         self.warm = self._warmed(self._batchable() if settings.rows > 1 else None)
+        self._by_shapes = timed_by_shapes(self.session.program)
         self.line = Line(settings.rows, settings.wait)
         self.running, self.seconds = 0, 0.0
         self.took: dict[Any, float] = {}  # seconds of a run, by what ran
@@ -188,7 +191,7 @@ class Served:
             self.metrics.waited.see(now - job.came, **self.labels)
         if self.settings.rows > 1:
             self.metrics.rows.see(sum(job.rows for job in jobs), **self.labels)
-        if self.took.get(self._ran(jobs), math.inf) <= BRIEF:
+        if self._by_shapes and self.took.get(self._ran(jobs), math.inf) <= BRIEF:
             self._told(jobs, *self._run(jobs, math.inf, None))
             return
         self.running += 1
@@ -309,6 +312,13 @@ class Served:
     def _end(self) -> None:
         if self.closed and not (self.users or self.running or len(self.line)):
             self._threads.shutdown(wait=False)
+
+
+def timed_by_shapes(program: Program) -> bool:
+    """Return True if the time of a run follows from the shapes of its inputs, so that one run tells how long the next
+    takes: without loops and branches, sizes that values decide, and texts."""
+    tensors = all(isinstance(t, Tensor) and t.dtype is not DType.STRING for t in program.types.values())
+    return tensors and not program.dynamic and not any(step.bodies for step in program.steps)
 
 
 def sizes(rows: int) -> tuple[int, ...]:
