@@ -26,12 +26,11 @@ Drive = Callable[[Callable[[], bool], str, Callable[[], None]], None]  # what is
 
 
 class Pace:
-    """Sums since the first step that was told of; `report` is given them, with the time until the next is due."""
+    """Sums since the first step that was told of."""
 
-    __slots__ = ("_begun", "_data", "_due", "_report", "here", "loss", "seconds", "steps", "waited")
+    __slots__ = ("_begun", "_data", "_due", "here", "loss", "seconds", "steps", "waited")
 
-    def __init__(self, report: Callable[[Counts], None]) -> None:
-        self._report = report
+    def __init__(self) -> None:
         self.steps, self.seconds, self.waited, self.here, self.loss = 0, 0.0, 0.0, 0.0, 0.0
         self._begun = self._data = self._due = 0.0
 
@@ -53,8 +52,8 @@ class Pace:
         self.waited += took
         self.here += took
 
-    def stepped(self, loss: float | None) -> None:
-        """A step has ended. The first begins the count."""
+    def stepped(self, loss: float | None) -> Counts | None:
+        """A step has ended: the sums to report, where that is due. The first step begins the count."""
         now = time.monotonic()
         if not self._begun:
             self._begun, self._data = now, WAITED.seconds
@@ -63,9 +62,10 @@ class Pace:
             self.steps, self.seconds = self.steps + 1, now - self._begun
         if loss is not None:
             self.loss = loss
-        if now >= self._due:
-            self._due = now + EVERY
-            self._report(self.counts(loss is not None))
+        if now < self._due:
+            return None
+        self._due = now + EVERY
+        return self.counts(loss is not None)
 
     def counts(self, loss: bool) -> dict[str, float]:
         """The sums by name."""
@@ -79,16 +79,19 @@ class Desk:
     answer, by default in a loop that nothing else steps."""
 
     def __init__(self, member: Member, drive: Drive | None = None) -> None:
-        self._member, self._drive, self._lock = member, drive or self._alone, Lock()
+        self._member, self._drive, self._lock = member, drive, Lock()
 
-    def _alone(self, ready: Callable[[], bool], what: str, begin: Callable[[], None]) -> None:
+    def _driven(self, ready: Callable[[], bool], what: str, begin: Callable[[], None]) -> None:
+        if self._drive is not None:
+            self._drive(ready, what, begin)
+            return
         with self._lock:
             begin()
             self._member.wait(ready, self._member.deadline, what)
 
     def report(self, counts: Counts) -> None:
         report = m.Report(self._member.welcome.rank, counts)
-        self._drive(lambda: True, "a report", lambda: self._member.say(report))
+        self._driven(lambda: True, "a report", lambda: self._member.say(report))
 
     def overview(self) -> m.Overview:
         """The scheduler's view of the job. Raises DeadlineError, PeerError."""
@@ -97,7 +100,7 @@ class Desk:
         def begin() -> None:
             asked.append(self._member.overview())
 
-        self._drive(lambda: asked[0]() is not None, "the scheduler's view of the job", begin)
+        self._driven(lambda: asked[0]() is not None, "the scheduler's view of the job", begin)
         found = asked[0]()
         assert found is not None
         return found

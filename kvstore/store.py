@@ -26,7 +26,7 @@ from .on_gpus import Landing, brought, land, landing
 from .pace import Pace
 from .packing import Packings
 from .protocol.keys import OWN
-from .protocol.pace import Counts, Split, straggler
+from .protocol.pace import Split, straggler
 from .rows import Rows, RowSums, are_rows, check_rows, fill, rows_of
 from .rule import Rule, Updater, by_names
 from .states import read_states, write_states
@@ -101,7 +101,7 @@ class KVStore:
         self._names: dict[str, Key] = {}
         self._sums = RowSums(self)
         self._steps = False  # an optimizer or an updater says what a push does
-        self._pace = Pace(self._report)
+        self._pace = Pace()
         self._given: dict[Key, Array] = {}  # what compression had lost before, until the next push of a key
         self._closed = False
 
@@ -342,14 +342,13 @@ class KVStore:
         """Say that a step of the training has ended, with its loss, in loops of your own (a Trainer says it): `stats`
         and `mezzo top` tell then what a step is made of. The first call begins the count. It costs clock reads, and a
         small message a second."""
-        self._pace.stepped(loss)
+        due = self._pace.stepped(loss)
+        if due is not None:
+            self._backend.report(due)
 
     def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The same batches, whose waits count as those for data (those of a DataLoader, or of a fit, do anyway)."""
         return timed(batches)
-
-    def _report(self, counts: Counts) -> None:
-        self._backend.report(counts)
 
     def watch(self, *, trace: bool = False, verbose: bool = False) -> Watch:
         """Time every operation from now on: `timings` by verb and key, Prometheus text and, with `trace`, when every
