@@ -394,3 +394,19 @@ def test_attention_over_few_tokens_multiplied_other_numbers(length: int) -> None
     want = Session(graph, onednn=False)(fed)
     for precision in ("bf16", "bf16-math"):
         assert np.abs(Session(graph, precision=precision)(fed) - want).max() < 0.03 * np.abs(want).max()
+
+
+@native_bfloat16
+@pytest.mark.parametrize(("depth", "dilation", "pad"), [(1, 2, 1), (2, 4, 2), (1, 4, 2), (3, 3, 1)])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_a_window_around_a_whole_depth_ended_the_process(op: str, depth: int, dilation: int, pad: int) -> None:
+    """In bfloat16 with AMX: two taps, of which one lies before the volume and one behind."""
+    pad = pad if op == "Conv" else dilation - pad
+    w = np.random.default_rng(0).standard_normal((16, 16, 2, 1, 1)).astype(np.float32)
+    around = {"kernel_shape": (2, 1, 1), "dilations": (dilation, 1, 1), "pads": (pad, 0, 0, pad, 0, 0)}
+    graph = single(op, (1, 16, depth, 1, 5), w, **around)
+    feeds = {"x": np.ones((1, 16, depth, 1, 5), np.float32)}
+    (got,), (want,) = (
+        Session(graph, **how).run(feeds).values() for how in ({"precision": "bf16", "threads": 1}, {"onednn": False})
+    )
+    np.testing.assert_allclose(got, want, rtol=0, atol=0.2)

@@ -164,7 +164,21 @@ def _interleaved(memory: Memory) -> int:
     return rows if step > memory.strides[1] else 0
 
 
+def _no_tap_in_depth(draft: Draft, implementation: str, result: Memory) -> bool:
+    """Where the window reaches over the whole depth and none of its taps meets it, tiles are read from nowhere."""
+    tiles = "brgconv" in implementation and "_amx" in implementation
+    if not tiles or len(result.dims) != 5 or len(draft.settings) < 3:
+        return False
+    depth = next(o.memory.dims[2] for o in draft.operands if o.argument == SRC)
+    taps = next(o.memory.dims[-3] for o in draft.operands if o.argument == WEIGHTS)
+    return bool(taps > 1 and draft.settings[2][0] >= depth)  # which counts the places between two taps
+
+
 WRONG: Final = (
+    WrongPrimitive("convolution_forward", "oneDNN ends the process where no tap meets the depth of an image",
+                   _no_tap_in_depth),
+    WrongPrimitive("deconvolution_forward", "oneDNN ends the process where no tap meets the depth of an image",
+                   _no_tap_in_depth),
     WrongPrimitive("matmul", "oneDNN mistakes matrices of two or three rows that lie into each other, in bfloat16",
                    _few_rows_apart),
     WrongPrimitive("binary", "oneDNN writes beyond blocks of four numbers of 16 bits", _halves_in_fours),
