@@ -304,6 +304,7 @@ FUNCTIONS: dict[str, Recipe] = {
     "swapaxes": _of(lambda x: nd.swapaxes(x, 0, 1), unit),
     "take": (lambda x, i: nd.take(x, i, axis=1), lambda rng, n: (unit(rng, n, 4), whole(rng, 3))),
     "take_along_axis": _of(lambda x, i: nd.take_along_axis(x, i, axis=1), unit, whole),
+    "einsum": (lambda x, y: nd.einsum("nk,kj->nj", x, y), lambda rng, n: (unit(rng, n, 4), unit(rng, 4, 3))),
     "tensordot": (lambda x, y: nd.tensordot(x, y, axes=1), lambda rng, n: (unit(rng, n, 4), unit(rng, 4, 3))),
     "tile": _of(lambda x: nd.tile(x, (2, 1)), unit),
     "unique_all": _of(lambda x: nd.unique_all(x.detach()).values.sum() * x, unit),
