@@ -165,7 +165,7 @@ def _interleaved(memory: Memory) -> int:
 
 
 def _no_tap_in_depth(draft: Draft, implementation: str, result: Memory) -> bool:
-    """Where the window reaches over the whole depth and none of its taps meets it, tiles are read from nowhere."""
+    """True where the window reaches over the whole depth and no tap meets it: tiles are read from nowhere."""
     tiles = "brgconv" in implementation and "_amx" in implementation
     if not tiles or len(result.dims) != 5 or len(draft.settings) < 3:
         return False
