@@ -25,7 +25,7 @@ from .levels import Levels, host_of
 from .link import Link
 from .loop import Loop
 from .member import Member
-from .pace import Desk
+from .pace import Reporter
 from .packing import Packings
 from .protocol import client as c
 from .protocol import messages as m
@@ -46,7 +46,7 @@ class DistStore(HostStore):
     """The backend of a group whose sums go to servers."""
 
     def __init__(self, kind: str, group: Group, link: Link, member: Member, loop: Loop, pid: int | None) -> None:
-        super().__init__(kind, group, desk=Desk(member, group.wait))
+        super().__init__(kind, group, reporter=Reporter(member, group.wait))
         self.rank, self.num_workers = member.welcome.rank, member.welcome.num_workers
         self._link, self._member, self._loop, self._pid = link, member, loop, pid
         self._closed = False

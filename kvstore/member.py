@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from ..ops.errors import DeadlineError, MezzoError, PeerError
 from . import wire
@@ -157,13 +156,12 @@ class Member:
                 self._passed[name] = self._passed.get(name, 0) + 1
             case m.Failed(_, reason) | m.Refused(reason):
                 self.fail(PeerError(reason, where=self.name))
-            case m.Overview(first):
-                before = self._shown.members if first else ()
-                self._shown = replace(frame.message, members=(*before, *frame.message.members))
-                if len(self._shown.members) < frame.message.total and frame.message.members:
-                    self.say(m.Overview(len(self._shown.members)))
-                else:
+            case m.Overview() as answer:
+                self._shown, last = answer.behind(self._shown)
+                if last:
                     self._overviews += 1
+                else:
+                    self.say(m.Overview(len(self._shown.members)))
             case m.Bye():
                 self.ended = True
 

@@ -9,10 +9,10 @@ import numpy as np
 from ..ops.types import Array
 from ..runtime.engine import Ordered
 
-Landing = list[tuple[Any, Array]]  # arrays of GPUs, and what has come for each
+HostCopies = list[tuple[Any, Array]]  # arrays of GPUs, and the array of the host that is filled for each
 
 
-def brought(given: Any, together: bool) -> Any:
+def to_host(given: Any, together: bool) -> Any:
     """Values, or lists of them, with those of GPUs as arrays of the host. With `together` a list of values of GPUs is
     added up on the first one's GPU, in the order of the list, and comes down as one."""
     if _lies_there(given):
@@ -24,20 +24,20 @@ def brought(given: Any, together: bool) -> Any:
         for other in others:
             total = total + other.to_device(total.device)
         return total.asnumpy()
-    return [brought(x, together) for x in given]
+    return [to_host(x, together) for x in given]
 
 
-def landing(out: Any, places: Landing) -> Any:
-    """The arrays to fill, with one of the host for each of a GPU, which is noted in `places`."""
+def host_copies(out: Any, copies: HostCopies) -> Any:
+    """The arrays to fill, with one of the host for each of a GPU, which is added to `copies`."""
     if _lies_there(out):
-        places.append((out, np.empty(out.shape, out.dtype)))
-        return places[-1][1]
-    return [landing(x, places) for x in out] if isinstance(out, list | tuple) else out
+        copies.append((out, np.empty(out.shape, out.dtype)))
+        return copies[-1][1]
+    return [host_copies(x, copies) for x in out] if isinstance(out, list | tuple) else out
 
 
-def land(places: Landing) -> None:
+def copy_back(copies: HostCopies) -> None:
     """Fill the arrays of GPUs with what has come."""
-    for array, came in places:
+    for array, came in copies:
         array[...] = came
 
 

@@ -89,10 +89,8 @@ class Onlooker:
 
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
         match frame.message:
-            case m.Overview(first, total, members, workers):
-                before = self._shown.members if first else ()
-                self._shown = m.Overview(0, total, (*before, *members), workers)
-                self._whole = len(self._shown.members) >= total or not members
+            case m.Overview() as answer:
+                self._shown, self._whole = answer.behind(self._shown)
                 if not self._whole:
                     stream.send(wire.encode(m.Overview(len(self._shown.members))))
             case m.Failed(_, reason) | m.Refused(reason):

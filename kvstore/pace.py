@@ -44,7 +44,7 @@ class Pace:
             self.here += min(late, ended) - began
         return found
 
-    def stand(self, wait: Callable[[], None]) -> None:
+    def wait_for_others(self, wait: Callable[[], None]) -> None:
         """Wait for others where nothing moves, and count for how long."""
         began = time.monotonic()
         wait()
@@ -74,7 +74,7 @@ class Pace:
         return {**made, "loss": self.loss} if loss else made
 
 
-class Desk:
+class Reporter:
     """The way of a worker's reports to the scheduler, and of the scheduler's view of the job back. `drive` waits for an
     answer, by default in a loop that nothing else steps."""
 

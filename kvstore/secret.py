@@ -46,24 +46,6 @@ def read_private(path: str, where: str, hint: str, most: int) -> bytes:
     return data
 
 
-def write_private(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace a file by one that nobody but its owner may read, at any time. Raises InputError."""
-    import tempfile  # a start does without
-
-    target = os.path.realpath(path)
-    try:
-        handle, name = tempfile.mkstemp(prefix=".mezzo-", dir=os.path.dirname(target))  # its mode is 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise InputError(f"it cannot be written: {error.strerror}", where=str(path), hint="check the folder") from error
-
-
 def _unfit(about: os.stat_result, most: int) -> str:
     """Return what is wrong with a file, before it is read."""
     if not stat.S_ISREG(about.st_mode):

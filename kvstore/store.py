@@ -22,7 +22,7 @@ from ..runtime.engine import Ordered, Variable, engine
 from ..runtime.engine.waited import timed
 from .async_handle import AsyncHandle, Handle
 from .backend import Backend
-from .on_gpus import Landing, brought, land, landing
+from .on_gpus import HostCopies, copy_back, host_copies, to_host
 from .pace import Pace
 from .packing import Packings
 from .protocol.keys import OWN
@@ -153,7 +153,7 @@ class KVStore:
         is lazy. That has happened when this returns, and every worker pushes rows of the same keys in the same order
         in a sequential store."""
         key, value = _spread(key, value)
-        value = self._brought(key, value)
+        value = self._to_host(key, value)
         calls: list[Call] = []
         for declared, given in self._each("push", key, value):
             if are_rows(given):
@@ -167,12 +167,12 @@ class KVStore:
         """Copy values into `out`: per key an array or a list of arrays. Without `out` the value itself, read-only and
         valid until this worker's next push of the key. With `wait=False` a handle, at once."""
         key, out = _spread(key, out)
-        out, places = self._landing(out)
+        out, copies = self._host_copies(out)
         calls: list[Call] = []
         for declared, into in self._each("pull", key, out):
             outs = self._arrays(declared, into, "pull", writable=True)
             calls.append((declared, (declared.name, outs, priority), outs))
-        return self._pulled(self._started(self._backend.pull, calls, wait), key, out, wait, places)
+        return self._pulled(self._started(self._backend.pull, calls, wait), key, out, wait, copies)
 
     def pushpull(
         self,
@@ -187,8 +187,8 @@ class KVStore:
         both for what is returned. Of a RowSparse, without an optimizer, `out` (a RowSparse too) becomes the sum over
         all workers, when this returns, and the stored value stays as it is: see `sum_rows`."""
         key, value, out = _spread(key, value, out)
-        out, places = self._landing(out)
-        value = self._brought(key, value)
+        out, copies = self._host_copies(out)
+        value = self._to_host(key, value)
         calls: list[Call] = []
         for declared, given, into in self._each("pushpull", key, value, out):
             if are_rows(given):
@@ -197,7 +197,7 @@ class KVStore:
             arrays = self._with_losses(declared, self._arrays(declared, given, "pushpull"))
             targets = self._arrays(declared, into, "pushpull", writable=True)
             calls.append((declared, (declared.name, arrays, targets, priority), targets))
-        return self._pulled(self._started(self._backend.pushpull, calls, wait), key, out, wait, places)
+        return self._pulled(self._started(self._backend.pushpull, calls, wait), key, out, wait, copies)
 
     def broadcast(self, key: Keys, value: Values, out: Values, *, priority: int = 0) -> None:
         """`init`, then `pull`: every worker gets the value of rank 0."""
@@ -329,7 +329,7 @@ class KVStore:
 
     def barrier(self) -> None:
         """Return when every worker is here. Raises DeadlineError that names who is not."""
-        self._pace.stand(self._backend.barrier)
+        self._pace.wait_for_others(self._backend.barrier)
 
     def stats(self) -> Stats:
         """Counters of this process, and how the workers get on. One alone may ask."""
@@ -375,19 +375,19 @@ class KVStore:
 
     # -- what a caller gave
 
-    def _brought(self, key: Any, value: Any) -> Any:
+    def _to_host(self, key: Any, value: Any) -> Any:
         """Return what is pushed with arrays of GPUs in memory of the host, where the store is of one process."""
         if self.kind not in OF_ONE:
             return value
         together = self.kind == "device"
         if isinstance(key, list | tuple) and isinstance(value, list | tuple):  # one for each key
-            return [brought(x, together) for x in value]
-        return brought(value, together)
+            return [to_host(x, together) for x in value]
+        return to_host(value, together)
 
-    def _landing(self, out: Any) -> tuple[Any, Landing]:
+    def _host_copies(self, out: Any) -> tuple[Any, HostCopies]:
         """Return the arrays to fill, and those of GPUs that get what comes."""
-        places: Landing = []
-        return (landing(out, places) if self.kind in OF_ONE else out), places
+        copies: HostCopies = []
+        return (host_copies(out, copies) if self.kind in OF_ONE else out), copies
 
     def _here(self, verb: str) -> str:
         return f"{verb} in {self.kind}, rank {self.rank}"
@@ -560,12 +560,12 @@ class KVStore:
         return None
 
     def _pulled(
-        self, tickets: Sequence[Ticket | AsyncHandle], key: Keys, out: Any, wait: bool | None, places: Landing
+        self, tickets: Sequence[Ticket | AsyncHandle], key: Keys, out: Any, wait: bool | None, copies: HostCopies
     ) -> Any:
-        if places:
+        if copies:
             for ticket in tickets:
                 self._pace.wait(ticket)
-            land(places)
+            copy_back(copies)
         if wait is False:
             return Handle(tickets, self._pace.wait)
         if out is not None:

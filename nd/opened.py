@@ -287,12 +287,14 @@ def with_shapes(graph: Graph, drawn: Collection[str]) -> Graph:
     """The graph in which the shapes of these random values are constants. They are the same numbers."""
     nodes: list[Node] = []
     shapes: dict[str, np.ndarray[Any, Any]] = {}
+    taken = set(graph.types)
     for n in graph.nodes:
         (name, *_) = n.outputs
         if name not in drawn or n.op not in LIKE:
             nodes.append(n)
             continue
-        zero, sizes, like = (f"{name}/{part}" for part in ("zero", "sizes", "like"))
+        prefix = fresh(f"{name}/", taken)
+        zero, sizes, like = (prefix + part for part in ("zero", "sizes", "like"))
         shapes |= {zero: np.zeros((), np.bool_), sizes: np.array(n.attrs["shape"], np.int64)}
         nodes.append(Node("Expand", (zero, sizes), (like,), where=n.where))
         attrs = {k: v for k, v in n.attrs.items() if k != "shape"}

@@ -15,15 +15,18 @@ BEGINNING = ".mezzo-"  # of the names of temporary files
 LEFT = 3600  # seconds after which a file that nobody has finished was left behind
 
 
-def replace_file(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
-    """Write bytes-like pieces to a file that takes the place of `path` once it is on the disk. Raises ModelError."""
-    with replacing(path) as handle:
+def replace_file(path: str | os.PathLike[str], pieces: Iterable[Any], *, private: bool = False) -> None:
+    """Write bytes-like pieces to a file that takes the place of `path` once it is on the disk. Nobody but its owner may
+    read a `private` one, at any time. Raises ModelError."""
+    with replacing(path, private=private) as handle:
         for piece in pieces:
             handle.write(piece)
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], kind: str = "part", what: str = "the file") -> Iterator[IO[bytes]]:
+def replacing(
+    path: str | os.PathLike[str], kind: str = "part", what: str = "the file", *, private: bool = False
+) -> Iterator[IO[bytes]]:
     """A file to write into, which takes the place of `path` once the block has ended and it is on the disk; nothing
     happens to the old one where the block raises. Raises ModelError where `what` cannot be written."""
     target = Path(os.path.realpath(path))
@@ -32,7 +35,7 @@ def replacing(path: str | os.PathLike[str], kind: str = "part", what: str = "the
         try:
             yield handle
             sync(handle)
-            put_in_place(temporary, target)
+            put_in_place(temporary, target, private=private)
         finally:
             handle.close()
             temporary.unlink(missing_ok=True)
@@ -96,9 +99,11 @@ def sync(handle: IO[bytes]) -> None:
     handle.close()
 
 
-def put_in_place(temporary: Path, target: Path) -> None:
-    """Rename a finished file to its final name, with the permissions of the file it replaces."""
-    os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else _usual_mode())
+def put_in_place(temporary: Path, target: Path, *, private: bool = False) -> None:
+    """Rename a finished file to its final name, with the permissions of the file it replaces; a `private` one keeps
+    those that every temporary file has, for its owner alone."""
+    if not private:
+        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else _usual_mode())
     os.replace(temporary, target)
     if os.name == "posix":  # elsewhere a folder cannot be opened
         number = os.open(target.parent, os.O_RDONLY)

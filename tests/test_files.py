@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,21 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
         assert handle.read() == b"whole"
     with pytest.raises(OSError, match="not a regular file"):
         open_regular(tmp_path / "other", follow=False)
+
+
+def test_a_private_file_is_never_another_ones(tmp_path: Path) -> None:
+    """Neither before it is whole nor in the place of a file that all may read."""
+    path = tmp_path / "job.json"
+    path.write_bytes(b"for all")
+    path.chmod(0o644)
+    modes = list[int]()
+
+    def pieces() -> Iterator[bytes]:
+        modes.extend(p.stat().st_mode & 0o777 for p in tmp_path.iterdir() if p != path)
+        yield b"secret"
+
+    files.replace_file(path, pieces(), private=True)
+    assert modes == [0o600]
+    assert path.stat().st_mode & 0o777 == 0o600
+    files.replace_file(tmp_path / "open.json", [b""])
+    assert path.read_bytes() == b"secret"

@@ -235,13 +235,13 @@ def test_the_clock_of_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data are those of a loader or of `batches`, each second once; waits before the first step do not count."""
     monkeypatch.setattr("mezzo.kvstore.pace.EVERY", 1e3)
     pace = Pace()
-    pace.stand(lambda: time.sleep(0.3))
+    pace.wait_for_others(lambda: time.sleep(0.3))
     assert pace.stepped(None) is not None
     with mz.kv.create("local") as kv:
         loader = mz.data.DataLoader(mz.data.ArrayDataset(np.zeros((8, 2), np.float32)), 2)
         for _ in kv.batches(loader):
             time.sleep(0.002)
-    pace.stand(lambda: time.sleep(0.1))
+    pace.wait_for_others(lambda: time.sleep(0.1))
     assert pace.stepped(0.5) is None, "the next report is not due yet"
     counts = pace.counts(True)
     assert counts["steps"] == 1

@@ -24,6 +24,7 @@ from mezzo.kvstore.onlooker import Onlooker, told_of
 from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.scheduler import Scheduler
 from mezzo.ops.errors import MezzoError, PeerError
+from mezzo.runtime.files import replace_file
 from mezzo.tools.cli import cli
 from mezzo.tools.top import SILENT, report, view
 
@@ -37,7 +38,7 @@ class Running:
         root = ("127.0.0.1", free_port())
         self.environment = Environment("worker", root, 2, 0, "h", key=secret.fresh(), deadline=60.0)
         self.file = folder / "job.json"
-        secret.write_private(self.file, told_of(self.environment))
+        replace_file(self.file, [told_of(self.environment)], private=True)
         self.scheduler = Scheduler(self.environment.as_role("scheduler"))
         self.failure: Any = None
         self.loops, self.members = [Loop(), Loop()], list[Member]()
@@ -137,7 +138,7 @@ def test_who_has_no_key_sees_nothing(tmp_path: Path) -> None:
         assert isinstance(found.exception, MezzoError)
         assert "others may use it" in str(found.exception)
         job.file.unlink()
-        secret.write_private(job.file, b'{"DMLC_ROLE": 3}')
+        replace_file(job.file, [b'{"DMLC_ROLE": 3}'], private=True)
         assert "tells of no job" in str(top(str(job.file)).exception)
     assert job.failure is None
 

@@ -28,6 +28,7 @@ from ..runtime.backends.cuda.nvml import topology_here
 from ..runtime.backends.cuda.topology import choose
 from ..runtime.devices import MINE
 from ..runtime.environment import processors
+from ..runtime.files import replace_file
 from .crew import Asked, Crew, Ended, Events, Member, Outcome
 from .prefix import Printer
 
@@ -124,12 +125,12 @@ def gpus_for(workers: int) -> tuple[int, ...]:
 @contextmanager
 def shown(job: Callable[[Scale], Sequence[Member]], path: Path | None) -> Iterator[Callable[[Scale], Sequence[Member]]]:
     """The same, which writes for each attempt where the job is, with its key, to a file that nobody else may read; it
-    is gone afterwards. Without a path nothing is written. Raises InputError where it cannot be."""
+    is gone afterwards. Without a path nothing is written. Raises ModelError where it cannot be."""
 
     def begin(scale: Scale) -> Sequence[Member]:
         made = job(scale)
         if path is not None:
-            secret.write_private(path, told_of(Environment.read(made[0].environment)))
+            replace_file(path, [told_of(Environment.read(made[0].environment))], private=True)
         return made
 
     try:

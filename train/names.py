@@ -53,7 +53,7 @@ ATTRIBUTES = {
     "state_dict": "trainer.snapshot()", "load_state_dict": "trainer.restore(...)", "weights": "trainer.parameters",
     "get_params": "trainer.parameters", "params": "trainer.parameters", "load": "trainer.resume(folder)",
     "save_checkpoint": "trainer.save(folder)", "load_checkpoint": "trainer.resume(folder)",
-    "save_states": "trainer.save(folder)", "load_states": "trainer.resume(folder)", "lr": "trainer.rate",
+    "save_states": "trainer.save(folder)", "lr": "trainer.rate",
     "learning_rate": "trainer.rate", "set_learning_rate": "trainer.rate = ...", "optimizer": "trainer.plan.optimizer",
     "save_model": "trainer.export(path)", "zero_grad": "nothing: each step has gradients of its own",
 }  # fmt: skip

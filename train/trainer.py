@@ -585,10 +585,8 @@ class Trainer:
         `take_up` in train/from_mxnet.py for `names` and `updates`. InputError where they are not of this training."""
         if self.exchange is not None:
             raise InputError("states of MXNet with a kvstore", where="load_states", hint="save, and resume the job")
-        take_up(
-            *(source, self.states, self.plan.optimizer, self.trained),
-            *(lambda update: self._rate_at(update, self._held), names, updates),
-        )
+        rates = partial(self._rate_at, held=self._held)
+        take_up(source, self.states, self.plan.optimizer, self.trained, rates, names, updates)
 
     def _digest(self) -> str:
         """Return a digest of the training step: its graph, its optimizer, and the seed."""

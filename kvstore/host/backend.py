@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops.errors import InputError
 from ...ops.types import Array
-from ..pace import Desk
+from ..pace import Reporter
 from ..packing import Packings
 from ..protocol.messages import Overview
 from ..protocol.pace import Counts
@@ -34,9 +34,9 @@ class HostStore:
         kind: str,
         group: Group,
         leave: Callable[[BaseException | None], None] | None = None,
-        desk: Desk | None = None,
+        reporter: Reporter | None = None,
     ) -> None:
-        self.kind, self.group, self._desk = kind, group, desk
+        self.kind, self.group, self._reporter = kind, group, reporter
         self.rank, self.num_workers = group.ranks[group.me], group.members
         self._leave = leave
         self._values: dict[str, HostValue] = {}
@@ -151,15 +151,15 @@ class HostStore:
         return Stats(self._pushes, self._pulls, inside=self.group.moved)
 
     def report(self, counts: Counts) -> None:
-        if self._desk is not None:
-            self._desk.report({**counts, **self._moved()})
+        if self._reporter is not None:
+            self._reporter.report({**counts, **self._moved()})
 
     def _moved(self) -> Counts:
         """The counts of a report that the store has."""
         return {"inside": float(self.group.moved)}
 
     def overview(self) -> Overview:
-        return Overview() if self._desk is None else self._desk.overview()
+        return Overview() if self._reporter is None else self._reporter.overview()
 
     def close(self, error: BaseException | None = None) -> None:
         try:

@@ -9,7 +9,7 @@ from ..environment import Environment
 from ..levels import Levels
 from ..loop import Loop
 from ..member import Member
-from ..pace import Desk
+from ..pace import Reporter
 from ..protocol.consistency import Consistency
 from .backend import HostStore
 from .group import Group
@@ -24,13 +24,13 @@ def host_store(
     deadline: float,
     consistency: Consistency,
     leave: Callable[[BaseException | None], None] | None = None,
-    desk: Desk | None = None,
+    reporter: Reporter | None = None,
 ) -> HostStore:
     """The store of the members of a mesh, whose ranks in the job are these."""
     where = f"{kind}, rank {ranks[mesh.me]}"
     if consistency.sums:
-        return HostStore(kind, Group(mesh, ranks, deadline, where), leave, desk)
-    return RelaxedStore(kind, RelaxedGroup(mesh, ranks, deadline, where, consistency), leave, desk)
+        return HostStore(kind, Group(mesh, ranks, deadline, where), leave, reporter)
+    return RelaxedStore(kind, RelaxedGroup(mesh, ranks, deadline, where, consistency), leave, reporter)
 
 
 def open_host(kind: str, environment: Environment, levels: Levels) -> HostStore:
@@ -63,7 +63,7 @@ def open_host(kind: str, environment: Environment, levels: Levels) -> HostStore:
         ranks = hosts[0][1]
         name = f"mezzo/{environment.root[0]}:{environment.root[1]}/{environment.host}"
         mesh = join(name, ranks.index(rank), len(ranks), environment.deadline)
-        return host_store(kind, mesh, ranks, environment.deadline, levels.inside, leave, Desk(member))
+        return host_store(kind, mesh, ranks, environment.deadline, levels.inside, leave, Reporter(member))
     except BaseException as error:
         leave(error)
         raise

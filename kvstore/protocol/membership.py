@@ -166,8 +166,8 @@ class Membership:
         self._beaten = -math.inf  # when the last heartbeats were sent
         self._now = 0.0  # of the last tick
         self._looked = -math.inf  # when the pace of all was judged last
-        self._slow: tuple[int, str] | None = None  # a rank and its cause,
-        self._slow_since = 0.0
+        self._slow: tuple[int, str] | None = None  # the slow rank of the last look, and its cause
+        self._slow_since = 0.0  # when it was first seen so
         self._slow_told: tuple[int, str] | None = None  # the last that was told
         self._ended = False
 

@@ -16,7 +16,7 @@ A `step` counts the pushes of one rank to one key: 0 is the initial value, 1 the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 Role = Literal["scheduler", "server", "worker", "agent"]
@@ -273,6 +273,11 @@ class Overview:
     total: int = 0
     members: tuple[Seen, ...] = ()
     workers: int = 0  # that were declared
+
+    def behind(self, before: Overview) -> tuple[Overview, bool]:
+        """This answer behind those that came before it, and whether it was the last one."""
+        known = (*(before.members if self.first else ()), *self.members)
+        return replace(self, first=0, members=known), len(known) >= self.total or not self.members
 
 
 @dataclass(frozen=True, slots=True)

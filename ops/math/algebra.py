@@ -174,12 +174,11 @@ def _matrices(
     x = _moved(g, x, term, both + "".join(groups))
     if all(len(group) == 1 for group in groups):
         return x
-    dims = [sizes[c] for group in groups for c in group]
     if all(len(group) <= 1 for group in groups):
         return g.Unsqueeze(x, g.const([len(both) + i for i, group in enumerate(groups) if not group]))
-    if any(not isinstance(d, int) or not d for d in dims):
-        return None
     known = {c: d for c, d in sizes.items() if isinstance(d, int)}
+    if any(c not in known for group in groups for c in group):
+        return None
     merged = [math.prod(known[c] for c in group) for group in groups]
     return g.Reshape(x, g.const([0] * len(both) + merged))
 

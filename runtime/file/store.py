@@ -249,11 +249,11 @@ class Opened:
         """The patterns for these outputs and this machine, whose programs are read when they are needed."""
         from .rounded import read_pattern
 
-        key = key_here(options, outputs, self.signature.inputs)
-        within = partial(reading, self.name)
         if self.problem or self.signature.states:
             return []
-        (nearest, *_) = (*key.nearest(known for known, _ in self._patterns), key)
+        key = key_here(options, outputs, self.signature.inputs)
+        nearest = next(iter(key.nearest(known for known, _ in self._patterns)), key)
+        within = partial(reading, self.name)
         with within():
             return [
                 read_pattern(table, self._arrays, self.signature, options, outputs, budget, within)

@@ -59,7 +59,8 @@ class VariantKey:
 
     def nearest(self, others: Iterable[VariantKey]) -> list[VariantKey]:
         """Those of the other keys that differ in the number of threads at most, the same number first."""
-        same = [k for k in others if k.of_any_threads == self.of_any_threads]
+        own = self.of_any_threads
+        same = [k for k in others if k.of_any_threads == own]
         return sorted(same, key=lambda k: abs(k.threads - self.threads))
 
     def differs_from(self, other: VariantKey) -> str:

@@ -11,7 +11,7 @@ from ...ops.dataclasses import dataclass
 from ...ops.errors import InputError, MezzoError
 from .metrics import Metrics
 from .served import Served, Serving
-from .threads import once
+from .threads import call_and_let_go
 
 SUFFIXES: Final = (".onnx", ".mezzo")
 Say = Callable[..., None]  # an event and its fields
@@ -95,7 +95,7 @@ class Repository:
             try:
                 for version, path in self.sources[name].versions().items():
                     fresh[version] = await loop.run_in_executor(
-                        None, once, Served, name, version, path, self.settings, self.metrics
+                        None, call_and_let_go, Served, name, version, path, self.settings, self.metrics
                     )
                     self.say("loaded", model=name, version=version, path=str(path), warm=fresh[version].warm)
             except MezzoError as error:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Calls: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]"
 
 
-def once(work: Callable[..., T], *args: Any) -> T:
+def call_and_let_go(work: Callable[..., T], *args: Any) -> T:
     """The result of a call by a thread that runs no model afterwards: what libraries keep for it (a team of OpenMP)
     would slow down the threads that do."""
     try:
