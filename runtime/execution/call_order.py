@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..compile.kernel import nothing
 from ..compile.program import Program
@@ -11,11 +11,21 @@ from ..compile.program import Program
 StepCall = Callable[[], Any]
 
 
+class Watch(Protocol):
+    """A look at the machine, which the first run that begins after `next` (of `time.monotonic`) takes."""
+
+    next: float
+
+    def look(self) -> None: ...
+
+
 class CallOrder:
     """The calls of a program in the order of its steps. Backends whose library needs calls in between have their own.
 
     `arrays` are those of the instance, by the names of values.
     """
+
+    watch: Watch | None = None  # what runs look at before they begin
 
     def __init__(self, program: Program, arrays: Mapping[str, Any]) -> None:
         self.program, self.arrays = program, arrays

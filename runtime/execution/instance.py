@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain
 from math import prod
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -287,7 +288,9 @@ class Instance:
         for name, buffer in zip(program.results, outputs, strict=True):
             if buffer is not None and name not in staged:
                 arrays[name] = buffer
-        working = self.fixed
+        watch, working = self.order.watch, self.fixed
+        if watch is not None and monotonic() >= watch.next:
+            watch.look()
         if working is None:
             self._bind_moving()
         i = 0

@@ -11,6 +11,7 @@ from ...compile.program import Program
 from ...execution.call_order import CallOrder, StepCall
 from .batches import Batch, batched, is_native
 from .flag_watch import FlagWatch
+from .spinning import watch
 from .teams import Order, Team, alone, placed
 
 
@@ -21,6 +22,8 @@ class OneDnnCallOrder(CallOrder):
         super().__init__(program, arrays)
         self._names = [step.node.place for step in program.steps]
         self._flags, self._team = FlagWatch(program, arrays, careful), Team()
+        if program.target.threads > 1 and any(step.choice.implementation for step in program.steps):
+            self.watch = watch()
         self._order: Order | None = None
         self._batched: Order | None = None
         self._inside: list[tuple[int, StepCall]] = []  # the calls that batches are made of, by the numbers of steps

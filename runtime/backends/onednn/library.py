@@ -15,14 +15,16 @@ from typing import Any
 from ....ops.dataclasses import dataclass
 from ... import idle
 from ...environment import switch
+from .contention import SPINNING, watchable
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
 OMP_PAUSE_SOFT = 1  # the team of the calling thread goes, and is made again when it is needed
 OFF = ("off", "0", "no")
-# How often an OpenMP thread without work looks again before it sleeps. Without a bound it looks for milliseconds, and
-# takes the processor from the thread that it waits for where others use the processors too.
-SPINS = "5000"
-SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # set by the user: it stands
+# How often an OpenMP thread without work looks again before it sleeps: for a millisecond, which spinning.py makes much
+# shorter while others want the processors (a thousand times, since the policy is "active"); and what is borne where
+# nobody knows whether they do.
+SPINS = {"GOMP_SPINCOUNT": "20000", "OMP_WAIT_POLICY": "active"}
+UNWATCHED_SPINS = {"GOMP_SPINCOUNT": "5000"}
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
 _SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
 # dnnl_cpu_isa_t: each adds bits to the ones before
@@ -99,14 +101,13 @@ def find() -> Library | str:
 def spins_bounded() -> Iterator[None]:
     """A context in which GNU's OpenMP, which reads the environment when it is loaded, is told to spin for a bounded
     time."""
-    if any(name in os.environ for name in SPINNING):
-        yield
-        return
-    os.environ[SPINNING[0]] = SPINS
+    set_here = {} if any(name in os.environ for name in SPINNING) else SPINS if watchable() else UNWATCHED_SPINS
+    os.environ.update(set_here)
     try:
         yield
     finally:
-        os.environ.pop(SPINNING[0], None)
+        for name in set_here:
+            os.environ.pop(name, None)
 
 
 _fetched = threading.Lock()  # taken for good by the first to fetch
