@@ -186,9 +186,9 @@ from mezzo.runtime.backends.onednn.spinning import watch
 from mezzo.runtime.backends.onednn.library import library
 w = onnx.numpy_helper.from_array(np.full((256, 256), 0.01, np.float32), "w")
 nodes = [onnx.helper.make_node("MatMul", [f"x{i}" if i else "x", "w"], [f"x{i + 1}"]) for i in range(8)]
-ports = [onnx.helper.make_tensor_value_info(n, 1, [64, 256]) for n in ("x", "x8")]
+ports = [onnx.helper.make_tensor_value_info(n, 1, [int(sys.argv[1]), 256]) for n in ("x", "x8")]
 session = mz.load(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", ports[:1], ports[1:], [w])), threads=2)
-run = lambda: session.run({"x": np.ones((64, 256), np.float32)})
+run = lambda: session.run({"x": np.ones((int(sys.argv[1]), 256), np.float32)})
 run()
 if library() is None or watch() is None:
     print("unknown here"); sys.exit()
@@ -223,10 +223,11 @@ print("watched")
 """
 
 
-def test_runs_beside_busy_processes_let_threads_sleep_soon() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", WATCHED], env=clean(), capture_output=True, text=True, timeout=200
-    )
+@pytest.mark.parametrize("rows", [4, 512])
+def test_runs_beside_busy_processes_let_threads_sleep_soon(rows: int) -> None:
+    """Small models, whose runs are replayed without a choice, and larger ones."""
+    command = [sys.executable, "-W", "error", "-c", WATCHED, str(rows)]
+    done = subprocess.run(command, env=clean(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     if "unknown here" in done.stdout:
         pytest.skip("no GNU OpenMP, or nobody tells here how long threads wait")

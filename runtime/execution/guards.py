@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import combinations
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -113,13 +114,15 @@ class Guard:
         results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
 
         kinds = {name: (sizes, dtype) for name, sizes, dtype in self.results}
-        guarded = self.guarded
+        guarded, watch = self.guarded, instance.order.watch
 
         # What is fed is looked at while it is copied (and may lie as it likes): for a small model, asking `fits` before
         # would take as long as one of its steps.
         def replay(feeds: Mapping[str, Any], buffers: Mapping[str, Any]) -> dict[str, Any] | None:
             if len(feeds) != count or (buffers and not _take(buffers, kinds)):
                 return None
+            if watch is not None and monotonic() >= watch.next:
+                watch.look()
             for name, shape, dtype, place in inputs:
                 array = feeds.get(name)
                 if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
