@@ -28,13 +28,7 @@ __all__ = ["FrozenInstanceError", "asdict", "dataclass", "field", "fields", "rep
 
 
 def _dataclass(
-    cls: type | None = None,
-    /,
-    *,
-    frozen: bool = False,
-    slots: bool = False,
-    eq: bool = True,
-    kw_only: bool = False,
+    cls: type | None = None, /, *, frozen: bool = False, slots: bool = False, eq: bool = True, kw_only: bool = False
 ) -> Any:
     """Make a data class; see dataclasses.dataclass."""
     if cls is None:
@@ -46,25 +40,25 @@ def _dataclass(
             base.__dataclass_params__ = _Parameters(theirs.frozen, theirs.eq)  # type: ignore[attr-defined]
     _GATHERING.now = True
     try:  # the standard library gathers the fields, and makes no method
-        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        decorated: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     finally:
         _GATHERING.now = False
-    made.__dataclass_params__ = _Parameters(frozen, eq)
+    decorated.__dataclass_params__ = _Parameters(frozen, eq)
     if slots:
-        made = _slotted(made)
-    own = vars(made)
+        decorated = _slotted(decorated)
+    own = vars(decorated)
     if own.get("__hash__") is None and eq:  # a class with an __eq__ of its own has None there
-        made.__hash__ = _FIRST["__hash__"] if frozen else None
+        decorated.__hash__ = _FIRST["__hash__"] if frozen else None
     for name in ("__init__", "__repr__", "__eq__")[: 3 if eq else 2]:
         if name not in own:
-            setattr(made, name, _FIRST[name])
+            setattr(decorated, name, _FIRST[name])
             if name == "__init__":
-                made.__signature__ = _SIGNATURE
+                decorated.__signature__ = _SIGNATURE
     if frozen:
-        made.__setattr__, made.__delattr__ = _set_attribute, _delete_attribute
+        decorated.__setattr__, decorated.__delattr__ = _set_attribute, _delete_attribute
         if slots and "__getstate__" not in own:
-            made.__getstate__, made.__setstate__ = _state, _set_state
-    return made
+            decorated.__getstate__, decorated.__setstate__ = _state, _set_state
+    return decorated
 
 
 if TYPE_CHECKING:
@@ -110,10 +104,10 @@ class _First:
         cls: Any = next((c for c in owner.__mro__ if vars(c).get(self.name) is self), None)
         if cls is None:  # another thread was here meanwhile
             return getattr(owner if instance is None else instance, self.name)
-        made = self.make(cls)
-        made.__qualname__, made.__module__ = f"{cls.__qualname__}.{self.name}", cls.__module__
-        setattr(cls, self.name, made)
-        return made.__get__(instance, owner)
+        method = self.make(cls)
+        method.__qualname__, method.__module__ = f"{cls.__qualname__}.{self.name}", cls.__module__
+        setattr(cls, self.name, method)
+        return method.__get__(instance, owner)
 
 
 class _Signature:
@@ -124,13 +118,13 @@ class _Signature:
             raise AttributeError("__signature__")
         from inspect import Parameter, Signature
 
-        found = []
+        parameters = []
         for f in fields(cls):
             default = f.default if f.default_factory is MISSING else f.default_factory
             kind = Parameter.KEYWORD_ONLY if f.kw_only else Parameter.POSITIONAL_OR_KEYWORD
             default = Parameter.empty if default is MISSING else default
-            found += [Parameter(f.name, kind, default=default, annotation=f.type)] if f.init else []
-        return Signature(sorted(found, key=lambda p: p.kind))
+            parameters += [Parameter(f.name, kind, default=default, annotation=f.type)] if f.init else []
+        return Signature(sorted(parameters, key=lambda p: p.kind))
 
 
 _SIGNATURE = _Signature()
@@ -142,9 +136,9 @@ def _slotted(cls: type) -> type:
     inherited = {s for c in cls.__mro__[1:] for s in getattr(c, "__slots__", ())}
     content = {k: v for k, v in vars(cls).items() if k not in (*names, "__dict__", "__weakref__")}
     content["__slots__"] = tuple(n for n in names if n not in inherited)
-    made = type(cls)(cls.__name__, cls.__bases__, content)
-    made.__qualname__ = cls.__qualname__
-    return made
+    slotted = type(cls)(cls.__name__, cls.__bases__, content)
+    slotted.__qualname__ = cls.__qualname__
+    return slotted
 
 
 def _init(cls: Any) -> Any:
@@ -180,9 +174,9 @@ def _init(cls: Any) -> Any:
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     head = ", ".join(["self", *parameters, *(["*"] if named else []), *named])
-    made = _compiled(f"def __init__({head}):\n " + "\n ".join(body or ["pass"]), known)
-    made.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
-    return made
+    init = _compiled(f"def __init__({head}):\n " + "\n ".join(body or ["pass"]), known)
+    init.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
+    return init
 
 
 def _repr(cls: Any) -> Any:

@@ -29,15 +29,15 @@ def parse(layout: str, rank: int) -> tuple[tuple[int, ...], Loops, int]:
     >>> parse("aBcd16b", 4)
     ((0, 1, 2, 3), ((1, 16),), 0)
     """
-    found = _FORM.fullmatch(layout)
-    order = tuple(ord(c) - ord("a") for c in found[1].lower()) if found else ()
-    if found is None or sorted(order) != list(range(rank)):
+    match = _FORM.fullmatch(layout)
+    order = tuple(ord(c) - ord("a") for c in match[1].lower()) if match else ()
+    if match is None or sorted(order) != list(range(rank)):
         raise PlanError(f"{layout!r} is no layout of rank {rank}")
-    blocks = tuple((ord(d) - ord("a"), int(n)) for n, d in _BLOCK.findall(found[2]))
-    split = {i for i, c in zip(order, found[1], strict=True) if c.isupper()}
+    blocks = tuple((ord(d) - ord("a"), int(n)) for n, d in _BLOCK.findall(match[2]))
+    split = {i for i, c in zip(order, match[1], strict=True) if c.isupper()}
     if split != {d for d, _ in blocks} or any(n < 2 for _, n in blocks):
         raise PlanError(f"{layout!r}: capital letters and blocks differ")
-    return order, blocks, int(found[3] or 0)
+    return order, blocks, int(match[3] or 0)
 
 
 def padded(layout: str, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -93,13 +93,13 @@ def _loops(layout: str, sizes: tuple[int, ...]) -> tuple[list[tuple[int, int]], 
     behind."""
     order, blocks, extra = parse(layout or row_major(len(sizes)), len(sizes))
     inner = [math.prod(n for d, n in blocks if d == dim) for dim in range(len(sizes))]
-    found: list[tuple[int, int]] = []
+    loops: list[tuple[int, int]] = []
     for dim, n in [(d, -(-sizes[d] // inner[d])) for d in order] + list(blocks):
-        if found and found[-1][0] == dim:  # blocks that follow one another
-            found[-1] = dim, found[-1][1] * n
+        if loops and loops[-1][0] == dim:  # blocks that follow one another
+            loops[-1] = dim, loops[-1][1] * n
         elif n > 1:
-            found.append((dim, n))
-    return found, extra
+            loops.append((dim, n))
+    return loops, extra
 
 
 def row_major(rank: int) -> str:
@@ -163,7 +163,7 @@ def with_units(layout: str, before: Sequence[int], after: Sequence[int]) -> str 
     """
     moving = [d for d in parse(layout, len(before))[0] if before[d] != 1]
     left = [d for d, n in enumerate(before) if n != 1]
-    made = [d for d, n in enumerate(after) if n != 1]
-    if [before[d] for d in left] != [after[d] for d in made]:
+    present = [d for d, n in enumerate(after) if n != 1]
+    if [before[d] for d in left] != [after[d] for d in present]:
         return None
-    return usual(_with_ones((made[left.index(d)] for d in moving), after), tuple(after))
+    return usual(_with_ones((present[left.index(d)] for d in moving), after), tuple(after))

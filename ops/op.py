@@ -192,6 +192,9 @@ class Param:
     def parse(cls, text: str) -> Param:
         return cls(text.rstrip("?*"), text.endswith("?"), text.endswith("*"))
 
+    def __str__(self) -> str:
+        return self.name + "?" * self.optional + "*" * self.variadic
+
 
 NO_ATTRIBUTES: Mapping[str, Any] = {}
 REQUIRED, KEYWORD = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
@@ -353,11 +356,11 @@ class Op:
         if "wanted" in named:
             told["wanted"] = wanted
         try:
-            found = self.infer_rule(*inputs, **told)
+            results = self.infer_rule(*inputs, **told)
         except UnknownRank:
             first = next(t for t in inputs if isinstance(t, Tensor))
-            found = tuple(Tensor(first.dtype, None) for _ in wanted)
-        types = found if isinstance(found, tuple) else (found,)
+            results = tuple(Tensor(first.dtype, None) for _ in wanted)
+        types = results if isinstance(results, tuple) else (results,)
         if len(types) < len(wanted):
             raise ShapeError(f"{self.name} has {len(types)} outputs, and the node asks for {len(wanted)}")
         if any(t.__class__ is Tensor and t.dtype in COMPLEX for t in inputs):
@@ -371,10 +374,9 @@ class Op:
         return tuple(k.xp.asarray(r) if isinstance(r, np.generic) else r for r in results)
 
     def __str__(self) -> str:
-        ins = [p.name + "?" * p.optional + "*" * p.variadic for p in self.inputs]
-        outs = [p.name + "?" * p.optional + "*" * p.variadic for p in self.outputs]
+        ins, outs = (", ".join(map(str, params)) for params in (self.inputs, self.outputs))
         name = f"{self.domain}::{self.name}" if self.domain else self.name
-        return f"{name}-{self.since}({', '.join(ins)}; {', '.join(self.attrs)}) -> {', '.join(outs)}"
+        return f"{name}-{self.since}({ins}; {', '.join(self.attrs)}) -> {outs}"
 
 
 @cache
@@ -445,7 +447,7 @@ def _same_as_first(*types: Any, **_: Any) -> Type:
     return first.forget() if isinstance(first, Tensor) else first
 
 
-def _signature(function: Callable[..., Any]) -> tuple[tuple[Param, ...], dict[str, Any]]:
+def signature(function: Callable[..., Any]) -> tuple[tuple[Param, ...], dict[str, Any]]:
     """Inputs and attributes, from what comes after `k` or `e`."""
     if not isinstance(function, FunctionType) or {"__signature__", "__wrapped__"} & vars(function).keys():
         shown = [*inspect.signature(function).parameters.values()][1:]
@@ -465,21 +467,21 @@ def _signature(function: Callable[..., Any]) -> tuple[tuple[Param, ...], dict[st
     return tuple(params), attrs
 
 
-def _register(made: Op, rule: Callable[..., Any]) -> Op:
+def _register(record: Op, rule: Callable[..., Any]) -> Op:
     """Enter a record. One in a domain of your own may be defined again (a cell of a notebook runs twice)."""
-    key = made.domain, made.name
+    key = record.domain, record.name
     # One of ours does not read the index: a start defines some before it looks one up.
     again = OPS.loaded(key) if str(rule.__module__).startswith(f"{__package__}.") else key in OPS
-    if again and made.domain in OPSETS:
+    if again and record.domain in OPSETS:
         raise InputError(
-            f"operator {made.domain or 'ai.onnx'}::{made.name} is defined already",
+            f"operator {record.domain or 'ai.onnx'}::{record.name} is defined already",
             where="mezzo.op",
             hint="give an operator of your own a domain of its own: domain='org.example'",
         )
-    OPS[key] = made
+    OPS[key] = record
     for forget in OPS.redefined if again else ():
         forget()
-    return made
+    return record
 
 
 def op(
@@ -487,6 +489,7 @@ def op(
     *,
     since: int = 1,
     domain: str = "",
+    inputs: tuple[str, ...] = (),
     outputs: tuple[str, ...] = ("Y",),
     samples: Sequence[Sample] = (),
     deterministic: bool = True,
@@ -498,8 +501,9 @@ def op(
     After the context `k`, positional parameters are inputs (a default of None or an annotation that ends with
     `| None` makes one optional, `*xs` variadic) and keyword-only ones are attributes with their defaults. Several
     outputs come back as a tuple. `attributes` are more of them with their defaults, which several operators share and a
-    reference takes by `**`. The reference returns fresh arrays. Until `.infer` says otherwise, the result has the
-    type of the first input. `traits` say what the operator is to passes and training (see `Op`).
+    reference takes by `**`; `inputs` names the operands of one that takes them by `*`, as `outputs` are named. The
+    reference returns fresh arrays. Until `.infer` says otherwise, the result has the type of the first input. `traits`
+    say what the operator is to passes and training (see `Op`).
 
     With a domain of your own this registers an operator that imported models then use; `.infer`, `.grad` and `.body`
     add the result's type, the gradient and the standard operators that it consists of (`to_onnx(standard=True)`).
@@ -517,7 +521,8 @@ def op(
     """
 
     def define(reference: Callable[..., Any]) -> Op:
-        ins, attrs = _signature(reference)
+        ins, attrs = signature(reference)
+        ins = tuple(map(Param.parse, inputs)) if inputs else ins
         attrs = dict(sorted({**attrs, **attributes}.items())) if attributes else attrs
         outs = tuple(map(Param.parse, outputs))
         about = name, domain, since, ins, outs, attrs
@@ -550,16 +555,16 @@ def pointwise(
     """
 
     def define(rule: Callable[..., expr.Expr]) -> Op:
-        ins, attrs = _signature(rule)
+        ins, attrs = signature(rule)
 
         def tree(dtypes: Sequence[DType | None], **given: Any) -> expr.Expr:
             return expr.tree_of(rule, dtypes, **given)
 
         def reference(k: Context, *xs: Array, **given: Any) -> Array:
             dtypes = [None if x is None else _element_type(x) for x in xs]
-            (made,) = evaluate(steps_of(tree, dtypes, given).code, k.xp, xs)
+            (result,) = evaluate(steps_of(tree, dtypes, given).code, k.xp, xs)
             shape = np.broadcast_shapes(*(x.shape for x in xs if x is not None))
-            return made if made.shape == shape else k.xp.array(k.xp.broadcast_to(made, shape), order="C")
+            return result if result.shape == shape else k.xp.array(k.xp.broadcast_to(result, shape), order="C")
 
         @lru_cache(maxsize=64)
         def result(dtypes: tuple[DType | None, ...], given: tuple[tuple[str, Any], ...]) -> DType:
@@ -581,11 +586,11 @@ def pointwise(
                 return None
             return as_standard(g, [tree(known, **given)], xs)
 
-        made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree, **traits)
+        record = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree, **traits)
         if domain:
-            made.body_rule = body
+            record.body_rule = body
         else:  # those of ONNX are the standard, of the opsets that have them
-            made.older_rule = body
-        return _register(made, rule)
+            record.older_rule = body
+        return _register(record, rule)
 
     return define

@@ -1,9 +1,9 @@
 """Index of operators by module. A module is imported on the first use of one of its operators: a program needs some ten
 of three hundred, and a start is a third shorter.
 
-The index is read from the text of the modules, one folder down. It sees `@op("Name"` and `@pointwise("Name"`, with
-`domain="..."` right behind the name if there is one. A module that makes operators by functions lists them:
-`OPERATORS = "Name domain::Name"`.
+The index is read from the text of the modules, one folder down. It sees `@op("Name"`, `@pointwise("Name"` and
+`@composed("Name"`, with `domain="..."` right behind the name if there is one. A module that makes operators by
+functions lists them: `OPERATORS = "Name domain::Name"`.
 
 Rules of gradients and standard forms may stand in a module beside the operator's own. Whoever asks for them loads all
 modules first (`Operators.load`), as does whoever goes through all operators.
@@ -32,7 +32,7 @@ OPSETS: dict[str, int] = {
     "mezzo": 1,
 }
 
-_DECORATOR = re.compile(rb'(?:op|pointwise)\(\s*"(\w+)"(?:,\s*domain="([\w.]+)")?')
+_DECORATOR = re.compile(rb'(?:op|pointwise|composed)\(\s*"(\w+)"(?:,\s*domain="([\w.]+)")?')
 _FOLDER = os.path.dirname(__file__)
 _LISTED = re.compile(rb'^OPERATORS = "+([^"]*)"', re.M)
 _LONGEST = 1 << 17  # bytes; tests/test_layers.py allows modules 600 lines
@@ -137,8 +137,8 @@ def _written() -> dict[Key, str]:
             os.close(opened)
             module = f"{folder}.{file[:-3]}"
             for part in text.split(b"@"):
-                if part.startswith((b"op(", b"pointwise(")) and (found := _DECORATOR.match(part)):
-                    name, domain = found.groups(b"")
+                if part.startswith((b"op(", b"pointwise(", b"composed(")) and (match := _DECORATOR.match(part)):
+                    name, domain = match.groups(b"")
                     index[domain.decode(), name.decode()] = module
             if b"\nOPERATORS" in text and (listed := _LISTED.search(text)):
                 for word in listed[1].decode().split():

@@ -24,6 +24,6 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> IO[byt
     return os.fdopen(handle, "rb", buffering=0)
 
 
-def _regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))

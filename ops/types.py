@@ -103,10 +103,10 @@ class DType(Enum):
     @classmethod
     def from_onnx(cls, number: int) -> DType:
         """The element type with this number in ONNX's `TensorProto.DataType`; ShapeError if there is none."""
-        found = _BY_NUMBER.get(number)
-        if found is None:
+        dtype = _BY_NUMBER.get(number)
+        if dtype is None:
             raise ShapeError(f"element type {number} is unknown", hint="the file may need a newer Mezzo")
-        return found
+        return dtype
 
     def __str__(self) -> str:
         return "string" if self is DType.STRING else str(self.value[0])
@@ -121,10 +121,10 @@ _BY_NUMBER = {d.value[1]: d for d in DType}
 
 @cache
 def _of(dtype: np.dtype[Any]) -> DType:
-    found = _BY_NAME.get("object" if dtype.kind in "OUST" else dtype.name)
-    if found is None:
+    known = _BY_NAME.get("object" if dtype.kind in "OUST" else dtype.name)
+    if known is None:
         raise ShapeError(f"{dtype} is no ONNX element type", hint="cast the array first")
-    return found
+    return known
 
 
 @cache
@@ -134,8 +134,8 @@ def _numpy(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes  # the types that numpy lacks; loaded only for models that use one
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 Dim = int | str | None  # a size, a name, or not known yet

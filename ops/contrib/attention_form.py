@@ -117,16 +117,16 @@ class AttentionForm:
         return self.g.const(causal(np, rows, columns, past), self.kind)
 
     def attend(
-        self, q: Value, k: Value, v: Value, bias: Value | None, scale: float | None, made: Sequence[int], size: int
+        self, q: Value, k: Value, v: Value, bias: Value | None, scale: float | None, sizes_out: Sequence[int], size: int
     ) -> tuple[Value, Value]:
-        """softmax(q k' scale + bias) v, and the products before the softmax; `made` are the sizes of the result, `size`
-        is that of a head of queries."""
+        """softmax(q k' scale + bias) v, and the products before the softmax; `sizes_out` are those of the result, and
+        `size` is that of a head of queries."""
         g, factor = self.g, scale if scale else 1 / math.sqrt(max(size, 1))
         products = g.Mul(g.MatMul(q, g.Transpose(k, perm=(0, 1, 3, 2))), g.const(np.float32(factor), self.kind))
         if bias is not None:
             products = g.Add(products, bias)
         y = g.Transpose(g.MatMul(g.Softmax(products, axis=-1), v), perm=(0, 2, 1, 3))
-        return reshaped(g, y, g.const(list(made))), products
+        return reshaped(g, y, g.const(list(sizes_out))), products
 
-    def results(self, *found: Value) -> tuple[Value, ...]:
-        return tuple(cast_like(self.g, x, self.like) for x in found)
+    def results(self, *values: Value) -> tuple[Value, ...]:
+        return tuple(cast_like(self.g, x, self.like) for x in values)

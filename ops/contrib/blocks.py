@@ -124,16 +124,16 @@ def gather_block_quantized(
     packed = data.dtype == np.uint8
 
     def picked(x: Array, at: Array) -> Array:
-        made: Array = k.xp.take(x, at, axis=gathered)
-        return made
+        rows_at: Array = k.xp.take(x, at, axis=gathered)
+        return rows_at
 
     def each(x: Array) -> Array:
         """The entries of blocks, one for each number."""
         if gathered == quantized:
             return picked(x, indices % data.shape[gathered] // block_size)
         at = quantized + (indices.ndim - 1) * (gathered < quantized)
-        found: Array = k.xp.repeat(picked(x, indices), block_size, at)
-        return found[(slice(None),) * at + (slice(rows.shape[at]),)]
+        repeated: Array = k.xp.repeat(picked(x, indices), block_size, at)
+        return repeated[(slice(None),) * at + (slice(rows.shape[at]),)]
 
     rows = picked(data, indices)
     zeros: Any = np.float32(2 ** (bits - 1) if packed else 0)

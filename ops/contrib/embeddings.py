@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..core.rules import has_dims, has_rank, narrow, same, widen
+from ..core.composed import composed
+from ..core.rules import has_dims, has_rank, same
 from ..core.shapes import cast_like, wide
 from ..errors import ShapeError
-from ..op import Builder, Context, Sample, Value, op
-from ..types import Array, Dim, DType, Tensor, f32
-from .fused import Types, normalised
-from .quantized import _check_parts, _scalar, numbers, real
+from ..op import Builder, Sample, Value
+from ..types import Dim, DType, Tensor, f32
+from .fused import Types
+from .quantized import check_parts, numbers, scalar
 
 IDS = np.array([[1, 0, 4, 2], [3, 3, 0, 1]], np.int32)
 TABLES = [f32(6, 8), f32(5, 8)]
@@ -25,28 +26,6 @@ SMALL, MIDDLE = np.float32(0.02), np.uint8(128)
 
 
 def _embedded(
-    k: Context,
-    real: Callable[[int, Array], Array],
-    tables: Sequence[Any],
-    ids: Array,
-    segments: Array | None,
-    positions: Array | None,
-    mask: Array | None,
-    epsilon: float,
-) -> tuple[Array, Array, Array]:
-    """The rows that are picked of words, positions and segments, summed and normalised; how many places of each text
-    the mask shows; and the sum. `tables` are these, the slope and the offset; `real` makes numbers of a part of one."""
-    words, places, kinds, gamma, beta = tables
-    at = k.xp.arange(ids.shape[1]) if positions is None else positions
-    summed = real(0, words[ids]) + real(1, places[at])
-    if kinds is not None:
-        summed = summed + real(2, kinds[k.xp.zeros_like(ids) if segments is None else segments])
-    y, _, _ = normalised(k.xp, summed, real(3, gamma), real(4, beta), epsilon)
-    counts = k.xp.zeros(ids.shape[0], np.int32) if mask is None else (mask == 1).sum(1).astype(np.int32)
-    return y, counts, summed
-
-
-def _embedded_form(
     g: Builder,
     real: Callable[[int, Value], Value],
     tables: Sequence[Any],
@@ -56,7 +35,9 @@ def _embedded_form(
     mask: Value | None,
     epsilon: float,
 ) -> tuple[Value, Value, Value]:
-    """`_embedded` as standard operators."""
+    """The rows that are picked of words, positions and segments, summed and normalised; how many places of each text
+    the mask shows; and the sum. `tables` are these, the slope and the offset; `real` makes numbers of a part of one.
+    Without the numbers of segments, all places are of the first."""
     words, places, kinds, gamma, beta = tables
     batch, length = (g.Slice(g.shape_of(ids), g.const([i]), g.const([i + 1]), g.const([0])) for i in (0, 1))
     first = g.Slice(places, g.const([0]), length, g.const([0])) if positions is None else g.Gather(places, positions)
@@ -71,10 +52,13 @@ def _embedded_form(
     return y, g.ReduceSum(seen, g.const([1]), keepdims=0), summed
 
 
-@op(
+@composed(
     "EmbedLayerNormalization",
     domain="com.microsoft",
-    since=1,
+    inputs=(
+        *("input_ids", "segment_ids?", "word_embedding", "position_embedding", "segment_embedding?", "gamma", "beta"),
+        *("mask?", "position_ids?"),
+    ),
     outputs=("output", "mask_index?", "embedding_sum?"),
     samples=[
         Sample([IDS, IDS % 2, *TABLES, f32(2, 8), f32(8), f32(8), MASK], outputs=3),
@@ -87,26 +71,11 @@ def _embedded_form(
     ],
 )
 def embed_layer_normalization(
-    k: Context,
-    input_ids: Array,
-    segment_ids: Array | None,
-    word_embedding: Array,
-    position_embedding: Array,
-    segment_embedding: Array | None,
-    gamma: Array,
-    beta: Array,
-    mask: Array | None = None,
-    position_ids: Array | None = None,
-    *,
-    epsilon: float = 1e-12,
-    mask_index_type: int | None = None,
-) -> tuple[Array, ...]:
-    """Without the numbers of segments, all places are of the first."""
-    y, counts, summed = _embedded(
-        k, lambda _, x: widen(x), (word_embedding, position_embedding, segment_embedding, gamma, beta),
-        input_ids, segment_ids, position_ids, mask, epsilon,
-    )  # fmt: skip
-    return narrow(y, word_embedding.dtype), counts, narrow(summed, word_embedding.dtype)
+    g: Builder, xs: Sequence[Value | None], types: Types, *, epsilon: float = 1e-12, mask_index_type: int | None = None
+) -> tuple[Value, ...]:
+    ids, segments, *tables, mask, positions = xs
+    y, counts, summed = _embedded(g, lambda _, x: wide(g, x), tables, ids, segments, positions, mask, epsilon)
+    return cast_like(g, y, xs[2]), counts, cast_like(g, summed, xs[2])
 
 
 @embed_layer_normalization.infer
@@ -141,20 +110,6 @@ def _(
     return y, Tensor(DType.INT32, (batch,)), y
 
 
-@embed_layer_normalization.body
-def _(
-    g: Builder,
-    xs: Sequence[Value | None],
-    types: Types,
-    *,
-    epsilon: float = 1e-12,
-    mask_index_type: int | None = None,
-) -> tuple[Value, ...]:
-    ids, segments, *tables, mask, positions = xs
-    y, counts, summed = _embedded_form(g, lambda _, x: wide(g, x), tables, ids, segments, positions, mask, epsilon)
-    return cast_like(g, y, xs[2]), counts, cast_like(g, summed, xs[2])
-
-
 def _table(rows: int, seed: int) -> list[Any]:
     return [numbers(rows, 8, seed=seed), SMALL, MIDDLE]
 
@@ -168,10 +123,19 @@ def _operands(mask: Any = None, kinds: Any = KINDS, ids: Any = IDS % 2) -> list[
     return [IDS, ids, *(p[0] for p in parts), mask, *(p[1] for p in parts), *(p[2] for p in parts)]
 
 
-@op(
+PARTS = ("word_embedding", "position_embedding", "segment_embedding", "gamma", "beta")
+ABSENT = "segment_embedding"  # which may be
+
+
+@composed(
     "QEmbedLayerNormalization",
     domain="com.microsoft",
-    since=1,
+    inputs=(
+        *("input_ids", "segment_ids?", "word_embedding_quant", "position_embedding_quant", "segment_embedding?"),
+        *("gamma_quant", "beta_quant", "mask?"),
+        *(f"{part}_scale{'?' * (part == ABSENT)}" for part in PARTS),
+        *(f"{part}_zero_point{'?' * (part == ABSENT)}" for part in PARTS),
+    ),
     outputs=("layernorm_out", "mask_index_out"),
     samples=[
         Sample(_operands(MASK), outputs=2),
@@ -180,44 +144,23 @@ def _operands(mask: Any = None, kinds: Any = KINDS, ids: Any = IDS % 2) -> list[
     ],
 )
 def qembed_layer_normalization(
-    k: Context,
-    input_ids: Array,
-    segment_ids: Array | None,
-    word_embedding_quant: Array,
-    position_embedding_quant: Array,
-    segment_embedding: Array | None,
-    gamma_quant: Array,
-    beta_quant: Array,
-    mask: Array | None,
-    word_embedding_scale: Array,
-    position_embedding_scale: Array,
-    segment_embedding_scale: Array | None,
-    gamma_scale: Array,
-    beta_scale: Array,
-    word_embedding_zero_point: Array,
-    position_embedding_zero_point: Array,
-    segment_embedding_zero_point: Array | None,
-    gamma_zero_point: Array,
-    beta_zero_point: Array,
-    *,
-    epsilon: float = 1e-12,
-) -> tuple[Array, ...]:
+    g: Builder, xs: Sequence[Value | None], types: Types, *, epsilon: float = 1e-12
+) -> tuple[Value, ...]:
     """Only the rows that are picked are dequantised."""
-    scales = (word_embedding_scale, position_embedding_scale, segment_embedding_scale, gamma_scale, beta_scale)
-    zeros = (word_embedding_zero_point, position_embedding_zero_point, segment_embedding_zero_point, gamma_zero_point,
-             beta_zero_point)  # fmt: skip
-    y, counts, _ = _embedded(
-        k, lambda i, x: real(x, scales[i], zeros[i]),
-        (word_embedding_quant, position_embedding_quant, segment_embedding, gamma_quant, beta_quant),
-        input_ids, segment_ids, None, mask, epsilon,
-    )  # fmt: skip
+    ids, segments, *tables, mask = xs[:8]
+    parts = [None if x is None else scalar(g, x, t) for x, t in zip(xs[8:], types[8:], strict=True)]
+
+    def dequantised(i: int, x: Value) -> Value:
+        return g.DequantizeLinear(x, parts[i], parts[5 + i])
+
+    y, counts, _ = _embedded(g, dequantised, tables, ids, segments, None, mask, epsilon)
     return y, counts
 
 
 @qembed_layer_normalization.infer
 def _(input_ids: Tensor, segment_ids: Tensor | None, *others: Tensor | None) -> tuple[Tensor, ...]:
     tables, mask, parts = others[:5], others[5], others[6:]
-    _check_parts(*parts)
+    check_parts(*parts)
     if len({x is None for x in (segment_ids, tables[2], parts[2], parts[7])}) > 1:
         raise ShapeError(
             "segment_ids, segment_embedding, its scale and its zero point come together or not at all",
@@ -225,15 +168,3 @@ def _(input_ids: Tensor, segment_ids: Tensor | None, *others: Tensor | None) -> 
         )
     y, counts, _ = embed_layer_normalization.inferred(input_ids, segment_ids, *tables, mask)
     return y.to(DType.FLOAT), counts
-
-
-@qembed_layer_normalization.body
-def _(g: Builder, xs: Sequence[Value | None], types: Types, *, epsilon: float = 1e-12) -> tuple[Value, ...]:
-    ids, segments, *tables, mask = xs[:8]
-    parts = [None if x is None else _scalar(g, x, t) for x, t in zip(xs[8:], types[8:], strict=True)]
-
-    def dequantised(i: int, x: Value) -> Value:
-        return g.DequantizeLinear(x, parts[i], parts[5 + i])
-
-    y, counts, _ = _embedded_form(g, dequantised, tables, ids, segments, None, mask, epsilon)
-    return y, counts

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from ..core.composed import composed
 from ..core.expr import Expr, Expressions
-from ..core.rules import has_rank, mean_of, narrow, same, widen
+from ..core.rules import has_rank, same
 from ..errors import ShapeError
 from ..math.linear import matmul
 from ..nn.activations import gelu_by_erf, gelu_by_tanh
 from ..nn.conv import conv
 from ..nn.windows import CONV
-from ..op import OPS, Builder, Context, Sample, Value, op, pointwise
-from ..types import Array, DType, Tensor, Type, f32
+from ..op import Builder, Sample, Value, pointwise
+from ..types import DType, Tensor, Type, f32
 
 Types = Sequence[Type | None]
 GELU_SAMPLES = [Sample([f32(2, 3, 4)]), Sample([np.linspace(-6, 6, 25, dtype=np.float32)]), Sample([f32(0, 3)])]
@@ -120,12 +121,12 @@ def _activation(name: str, params: Sequence[float] | None) -> dict[str, float]:
     return dict(zip(ACTIVATIONS[name], params or (), strict=False))
 
 
-@op(
+@composed(
     "FusedConv",
     domain="com.microsoft",
+    inputs=("X", "W", "B?", "Z?"),
     attributes=CONV,
     written_out=True,
-    since=1,
     samples=[
         Sample([IMAGE, KERNEL, f32(3)], {"activation": "Relu", "pads": [1, 1, 1, 1]}),
         Sample([IMAGE, KERNEL], {"activation": "LeakyRelu", "activation_params": [0.25], "strides": [2, 2]}),
@@ -137,43 +138,6 @@ def _activation(name: str, params: Sequence[float] | None) -> dict[str, float]:
     ],
 )
 def fused_conv(
-    k: Context,
-    X: Array,
-    W: Array,
-    B: Array | None = None,
-    Z: Array | None = None,
-    *,
-    activation: str = "",
-    activation_params: Sequence[float] | None = None,
-    **attrs: Any,
-) -> Array:
-    y = conv.reference(k, X, W, B, **attrs)
-    if Z is not None:
-        y = y + Z
-    if not activation:
-        return y
-    params = _activation(activation, activation_params)
-    if activation == "Clip":
-        limits = [np.asarray(params[p], X.dtype) if p in params else None for p in ACTIVATIONS["Clip"]]
-        return OPS["", "Clip"].run(k, [y, *limits], {})[0]
-    return OPS["", activation].run(k, [y], params)[0]
-
-
-@fused_conv.infer
-def _(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *, activation: str = "",
-      activation_params: Sequence[float] | None = None, **attrs: Any) -> Any:  # fmt: skip
-    if activation:
-        _activation(activation, activation_params)
-    made = conv.inferred(X, W, B, **attrs)
-    if isinstance(made, Tensor) and made.dims is not None and Z is not None and Z.dims is not None:
-        has_rank(Z, len(made.dims))
-        for a, b in zip(Z.dims, made.dims, strict=True):
-            same(a, b, f"Z {Z} is added to {made}")
-    return made
-
-
-@fused_conv.body
-def _(
     g: Builder,
     xs: Sequence[Value | None],
     types: Types,
@@ -194,6 +158,19 @@ def _(
     return getattr(g, activation)(y, **params)
 
 
+@fused_conv.infer
+def _(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *, activation: str = "",
+      activation_params: Sequence[float] | None = None, **attrs: Any) -> Any:  # fmt: skip
+    if activation:
+        _activation(activation, activation_params)
+    result = conv.inferred(X, W, B, **attrs)
+    if isinstance(result, Tensor) and result.dims is not None and Z is not None and Z.dims is not None:
+        has_rank(Z, len(result.dims))
+        for a, b in zip(Z.dims, result.dims, strict=True):
+            same(a, b, f"Z {Z} is added to {result}")
+    return result
+
+
 # MatMul with what stands before and after it
 
 
@@ -212,11 +189,11 @@ def _turned(t: Tensor, trans: int, batch: int) -> Tensor:
     return t if t.dims is None else t.of(t.dims[a] for a in _order(len(t.dims), trans, batch))
 
 
-@op(
+@composed(
     "FusedMatMul",
     domain="com.microsoft",
+    inputs=("A", "B"),
     written_out=True,
-    since=1,
     samples=[
         Sample([f32(2, 3), f32(3, 4)], {"alpha": 0.5}),
         Sample([f32(3, 2), f32(4, 3)], {"transA": 1, "transB": 1, "alpha": 2.0}),
@@ -228,29 +205,6 @@ def _turned(t: Tensor, trans: int, batch: int) -> Tensor:
     ],
 )
 def fused_matmul(
-    k: Context,
-    A: Array,
-    B: Array,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
-) -> Array:
-    a = widen(A).transpose(_order(A.ndim, transA, transBatchA))
-    b = widen(B).transpose(_order(B.ndim, transB, transBatchB))
-    y = k.xp.asarray(k.xp.matmul(a, b))
-    return narrow(y if alpha == 1 else y * np.asarray(alpha, y.dtype), A.dtype)
-
-
-@fused_matmul.infer
-def _(A: Tensor, B: Tensor, *, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0) -> Any:
-    return matmul.inferred(_turned(A, transA, transBatchA), _turned(B, transB, transBatchB))
-
-
-@fused_matmul.body
-def _(
     g: Builder,
     xs: Sequence[Value],
     types: Types,
@@ -272,28 +226,24 @@ def _(
     return y if alpha == 1 else g.Mul(y, g.const(alpha, dtype_of(types)))
 
 
+@fused_matmul.infer
+def _(A: Tensor, B: Tensor, *, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0) -> Any:
+    return matmul.inferred(_turned(A, transA, transBatchA), _turned(B, transB, transBatchB))
+
+
 # Layer normalisation with what stands before it
-
-
-def normalised(xp: Any, x: Array, gamma: Array, beta: Array | None, epsilon: float) -> tuple[Array, Array, Array]:
-    """Layer normalisation over the last axis in float32: the result, the mean and the inverse deviation."""
-    mean = mean_of(x, -1, keepdims=True)
-    centred = x - mean
-    inverse = 1 / xp.sqrt(mean_of(centred * centred, -1, keepdims=True) + np.asarray(epsilon, x.dtype))
-    y = centred * inverse * widen(gamma)
-    return y if beta is None else y + widen(beta), mean, inverse
 
 
 HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8)]
 
 
-@op(
+@composed(
     "SkipLayerNormalization",
     domain="com.microsoft",
+    inputs=("input", "skip", "gamma", "beta?", "bias?"),
+    outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
     rowwise=True,
     written_out=True,
-    since=1,
-    outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
     samples=[
         Sample(HIDDEN),
         Sample([*HIDDEN, f32(8)], {"epsilon": 1e-3}, 4),
@@ -302,20 +252,13 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8)]
     ],
 )
 def skip_layer_normalization(
-    k: Context,
-    input: Array,
-    skip: Array,
-    gamma: Array,
-    beta: Array | None = None,
-    bias: Array | None = None,
-    *,
-    epsilon: float = 1e-12,
-) -> tuple[Array, ...]:
-    x = widen(input) + widen(skip)
+    g: Builder, xs: Sequence[Value | None], types: Types, *, epsilon: float = 1e-12
+) -> tuple[Value, ...]:
+    input, skip, gamma, beta, bias = xs
+    x = g.Add(input, skip)
     if bias is not None:
-        x = x + widen(bias)
-    y, mean, inverse = normalised(k.xp, x, gamma, beta, epsilon)
-    return narrow(y, input.dtype), mean, inverse, narrow(x, input.dtype)
+        x = g.Add(x, bias)
+    return (*g.LayerNormalization(x, gamma, beta, epsilon=epsilon, outputs=3), x)
 
 
 @skip_layer_normalization.infer
@@ -334,12 +277,3 @@ def _(
                     same(t.dims[0], input.dims[-1], f"{name} {t} does not fit {input}")
     row = Tensor(DType.FLOAT, None if input.dims is None else (*input.dims[:-1], 1))
     return input.forget(), row, row, input.forget()
-
-
-@skip_layer_normalization.body
-def _(g: Builder, xs: Sequence[Value | None], types: Types, *, epsilon: float = 1e-12) -> tuple[Value, ...]:
-    input, skip, gamma, beta, bias = xs
-    x = g.Add(input, skip)
-    if bias is not None:
-        x = g.Add(x, bias)
-    return (*g.LayerNormalization(x, gamma, beta, epsilon=epsilon, outputs=3), x)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.composed import composed
 from ..errors import ShapeError
 from ..math.linear import gemm
-from ..op import OPS, Builder, Context, Sample, Value, op
-from ..types import Array, Tensor, Type, f32
+from ..op import REQUIRED, Builder, Sample, Value
+from ..types import Tensor, Type, f32
 
 # Activation -> its attributes, which the fused operator has too, called activation_alpha and so on.
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
@@ -25,18 +26,27 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _parameters(activation: str, given: dict[str, float | None]) -> dict[str, float]:
-    """The attributes of an activation; those that are not given keep the standard's default."""
-    if activation not in ACTIVATIONS:
-        raise ShapeError(f"activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
-    return {name: value for name in ACTIVATIONS[activation] if (value := given[name]) is not None}
+def _activation(attrs: dict[str, Any]) -> tuple[str, dict[str, float]]:
+    """The activation and its attributes, taken out of those of the operator; the standard has defaults for others."""
+    name = attrs.pop("activation")
+    if name not in ACTIVATIONS:
+        raise ShapeError(f"activation {name!r} is none of {', '.join(ACTIVATIONS)}")
+    given = {part: attrs.pop(f"activation_{part}", None) for part in ("alpha", "beta", "gamma")}
+    return name, {part: value for part in ACTIVATIONS[name] if (value := given[part]) is not None}
 
 
-@op(
+@composed(
     "FusedGemm",
     domain="com.microsoft",
+    inputs=("A", "B", "C?"),
+    attributes={
+        "activation": REQUIRED,
+        "activation_alpha": None,
+        "activation_beta": None,
+        "activation_gamma": None,
+        **gemm.attrs,
+    },
     written_out=True,
-    since=1,
     samples=[
         Sample([f32(2, 3), f32(3, 4), f32(4)], {"activation": "Tanh"}),
         Sample([f32(3, 2), f32(4, 3), f32(4)], {"transA": 1, "transB": 1, "activation": "Relu"}),
@@ -49,55 +59,12 @@ def _parameters(activation: str, given: dict[str, float | None]) -> dict[str, fl
         Sample([f32(2, 3), f32(3, 4)], {"activation": "HardSigmoid", "activation_alpha": 0.3, "activation_beta": 0.4}),
     ],
 )
-def fused_gemm(
-    k: Context,
-    A: Array,
-    B: Array,
-    C: Array | None = None,
-    *,
-    activation: str,
-    activation_alpha: float | None = None,
-    activation_beta: float | None = None,
-    activation_gamma: float | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Array:
-    y: Array = gemm.reference(k, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
-    found: Array = OPS["", activation].run(k, [y], _parameters(activation, given))[0]
-    return found
+def fused_gemm(g: Builder, xs: Sequence[Value | None], types: Sequence[Type | None], **attrs: Any) -> Value:
+    name, params = _activation(attrs)
+    return getattr(g, name)(g.Gemm(*xs, **attrs), **params)
 
 
 @fused_gemm.infer
-def _(
-    A: Tensor,
-    B: Tensor,
-    C: Tensor | None = None,
-    *,
-    activation: str,
-    activation_alpha: float | None = None,
-    activation_beta: float | None = None,
-    activation_gamma: float | None = None,
-    **attrs: Any,
-) -> Any:
-    _parameters(activation, {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma})
+def _(A: Tensor, B: Tensor, C: Tensor | None = None, **attrs: Any) -> Any:
+    _activation(attrs)
     return gemm.inferred(A, B, C, **attrs)
-
-
-@fused_gemm.body
-def _(
-    g: Builder,
-    xs: Sequence[Value | None],
-    types: Sequence[Type | None],
-    *,
-    activation: str,
-    activation_alpha: float | None = None,
-    activation_beta: float | None = None,
-    activation_gamma: float | None = None,
-    **attrs: Any,
-) -> Value:
-    y = g.Gemm(*xs, **attrs)
-    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
-    return getattr(g, activation)(y, **_parameters(activation, given))

@@ -6,19 +6,18 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..core.rules import has_dims, has_rank, narrow, product, same, widen
 from ..core.shapes import cast_like, wide
-from ..dataclasses import dataclass
+from ..dataclasses import dataclass, fields
 from ..errors import ShapeError
 from ..nn.decoding import rotary_embedding
-from ..op import Builder, Context, Sample, Value, op
+from ..op import REQUIRED, Builder, Context, Sample, Value, op
 from ..types import Array, Dim, DType, Tensor, f32
-from .attention import _split, _unsupported
 from .attention_form import LEAST, check_bias, check_heads
 
 NEW, CACHE = [f32(2, 1, 32), f32(2, 1, 16), f32(2, 1, 16)], [f32(2, 1, 5, 16), f32(2, 1, 5, 16)]
@@ -32,10 +31,65 @@ def _lengths(*lasts: int) -> list[Any]:
     return [np.array(lasts, np.int32), np.array([max(lasts) + 1], np.int32)]
 
 
+@dataclass(frozen=True, slots=True)
+class HeadCounts:
+    """The heads of queries, and of keys and values, in rows of `width` numbers; all three in one if they are packed."""
+
+    width: int
+    queries: int
+    keys: int
+    packed: bool = False
+
+    @classmethod
+    def of(cls, query: Array, key: Array | None, attrs: Mapping[str, Any]) -> HeadCounts:
+        return cls(query.shape[-1], attrs["num_heads"], attrs["kv_num_heads"], packed=key is None)
+
+    @property
+    def size(self) -> int:
+        """The size of a head."""
+        return self.width // (self.queries + 2 * self.keys if self.packed else self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """The attributes that say how queries look at keys."""
+
+    do_rotary: int = 0
+    local_window_size: int = -1
+    rotary_interleaved: int = 0
+    scale: float = 0.0
+    smooth_softmax: int = 0
+    softcap: float = 0.0
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any]) -> Scoring:
+        return cls(**{f.name: attrs[f.name] for f in fields(cls) if f.name in attrs})
+
+
+OTHERS = ("cos_cache?", "sin_cache?", "position_ids?", "attention_bias?", "head_sink?")
+SCORING: dict[str, Any] = {f.name: f.default for f in fields(Scoring)} | {
+    "kv_num_heads": REQUIRED,
+    "num_heads": REQUIRED,
+}
+# Attributes that have to say what they say by default, and their defaults.
+FIXED = {
+    "causal": 1,
+    "k_quant_type": "NONE",
+    "kv_cache_bit_width": 0,
+    "qk_output": 0,
+    "sliding_window_cache": 0,
+    "v_quant_type": "NONE",
+}
+
+
 @op(
     "GroupQueryAttention",
     domain="com.microsoft",
-    since=1,
+    inputs=(
+        *("query", "key?", "value?", "past_key?", "past_value?", "seqlens_k", "total_sequence_length"),
+        *OTHERS,
+    ),
+    attributes={**SCORING, **FIXED},
     outputs=("output", "present_key", "present_value"),
     samples=[
         Sample([*PROMPT, None, None, *_lengths(2, 2)], HEADS, 3),
@@ -63,65 +117,23 @@ def group_query_attention(
     past_value: Array | None,
     seqlens_k: Array,
     total_sequence_length: Array,
-    cos_cache: Array | None = None,
-    sin_cache: Array | None = None,
-    position_ids: Array | None = None,
-    attention_bias: Array | None = None,
-    head_sink: Array | None = None,
-    *,
-    causal: int = 1,
-    do_rotary: int = 0,
-    k_quant_type: str = "NONE",
-    kv_cache_bit_width: int = 0,
-    kv_num_heads: int,
-    local_window_size: int = -1,
-    num_heads: int,
-    qk_output: int = 0,
-    rotary_interleaved: int = 0,
-    scale: float = 0.0,
-    sliding_window_cache: int = 0,
-    smooth_softmax: int = 0,
-    softcap: float = 0.0,
-    v_quant_type: str = "NONE",
+    *others: Array | None,
+    **attrs: Any,
 ) -> tuple[Array, ...]:
     """Queries see the places before their own, in as many of the cache as `seqlens_k` says, and answer 0 where there
     are none; the cache grows to `total_sequence_length`, with zeros behind what a shorter sequence holds."""
     longest, length = int(np.ravel(total_sequence_length)[0]), query.shape[1]
-    heads = HeadCounts(query.shape[-1], num_heads, kv_num_heads, packed=key is None)
+    heads, scoring = HeadCounts.of(query, key, attrs), Scoring.of(attrs)
     room = max(longest, 0 if past_key is None else past_key.shape[2])
-    caches = [np.zeros((len(query), kv_num_heads, room, heads.size), query.dtype) for _ in range(2)]
-    scoring = Scoring(scale, softcap, local_window_size, smooth_softmax, do_rotary, rotary_interleaved)
+    caches = [np.zeros((len(query), heads.keys, room, heads.size), query.dtype) for _ in range(2)]
     places = Places.of(seqlens_k, longest, length)
-    others = (cos_cache, sin_cache, position_ids, attention_bias, head_sink)
-    y = grouped(k, (query, key, value), (past_key, past_value), caches, places, others, heads, scoring)
+    y = grouped(k, (query, key, value), (past_key, past_value), caches, places, _five(others), heads, scoring)
     return narrow(y, query.dtype), *caches
 
 
-@dataclass(frozen=True, slots=True)
-class HeadCounts:
-    """The heads of queries, and of keys and values, in rows of `width` numbers; all three in one if they are packed."""
-
-    width: int
-    queries: int
-    keys: int
-    packed: bool = False
-
-    @property
-    def size(self) -> int:
-        """The size of a head."""
-        return self.width // (self.queries + 2 * self.keys if self.packed else self.queries)
-
-
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """The attributes that say how queries look at keys."""
-
-    scale: float = 0.0
-    softcap: float = 0.0
-    window: int = -1
-    smooth: int = 0
-    rotary: int = 0
-    interleaved: int = 0
+def _five(others: Sequence[Array | None]) -> tuple[Array | None, ...]:
+    """The operands behind the caches and their lengths, absent ones too."""
+    return (*others, *(None,) * (len(OTHERS) - len(others)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +159,12 @@ class Places:
         return cls(earlier, held, longest, length)
 
 
+def _split(x: Array, heads: int) -> Array:
+    """(batch, length, heads * size) as (batch, heads, length, size)."""
+    batch, length, width = x.shape
+    return x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3)
+
+
 def grouped(
     k: Context,
     new: Sequence[Array | None],
@@ -168,7 +186,7 @@ def grouped(
     counts = (heads.queries, heads.keys, heads.keys)
     q, keys, values = (_split(widen(x), n) for x, n in zip((query, key, value), counts, strict=True))
     own = places.earlier[:, None] + np.arange(length)
-    if scoring.rotary and cos is not None and sin is not None:
+    if scoring.do_rotary and cos is not None and sin is not None:
         turned = own if position_ids is None else position_ids
         if turned.size and turned.min() < 0:
             raise ShapeError(f"position_ids begin at {turned.min()}", hint="they count from 0")
@@ -177,7 +195,8 @@ def grouped(
                 f"position {turned.max()} is none of {len(cos)}", hint="the tables of angles are too short"
             )
         q, keys = (
-            rotary_embedding.reference(k, x, cos, sin, turned, interleaved=scoring.interleaved) for x in (q, keys)
+            rotary_embedding.reference(k, x, cos, sin, turned, interleaved=scoring.rotary_interleaved)
+            for x in (q, keys)
         )
     for cache, old, rows in zip(caches, past, (keys, values), strict=True):
         elsewhere = old is not None and old.ctypes.data != cache.ctypes.data if xp is np else old is not None
@@ -198,12 +217,12 @@ def grouped(
         scores = scores + widen(bias)
     at, row = np.arange(longest), own[:, None, :, None]
     seen = (at <= row) & (at < places.held[:, None, None, None])
-    if scoring.window >= 0:
-        seen &= at > row - scoring.window
+    if scoring.local_window_size >= 0:
+        seen &= at > row - scoring.local_window_size
     scores = xp.where(seen, scores, LEAST)
     most = scores.max(-1, keepdims=True, initial=LEAST)
     sink = None
-    if scoring.smooth or head_sink is not None:
+    if scoring.smooth_softmax or head_sink is not None:
         sink = xp.zeros((1, 1, 1, 1), np.float32) if head_sink is None else widen(head_sink).reshape(1, -1, 1, 1)
         most = xp.maximum(most, sink)
     weights = xp.where(seen, xp.exp(scores - most), np.float32(0))
@@ -229,19 +248,14 @@ def _(
     attention_bias: Tensor | None = None,
     head_sink: Tensor | None = None,
     *,
-    causal: int = 1,
     do_rotary: int = 0,
-    k_quant_type: str = "NONE",
-    kv_cache_bit_width: int = 0,
     kv_num_heads: int,
     num_heads: int,
-    qk_output: int = 0,
-    sliding_window_cache: int = 0,
-    v_quant_type: str = "NONE",
+    **attrs: Any,
 ) -> tuple[Tensor, ...]:
-    if not causal or {k_quant_type, v_quant_type} != {"NONE"}:
-        raise ShapeError("causal=0 and quantised caches are not supported", hint="export the model without them")
-    _unsupported(kv_cache_bit_width=kv_cache_bit_width, qk_output=qk_output, sliding_window_cache=sliding_window_cache)
+    for name, usual in FIXED.items():
+        if attrs.get(name, usual) != usual:
+            raise ShapeError(f"{name}={attrs[name]!r} is not supported", hint="export the model without it")
     has_rank(query, 3)
     if kv_num_heads < 1 or num_heads < 1 or num_heads % kv_num_heads:
         raise ShapeError(f"{num_heads} heads of queries do not share {kv_num_heads} of keys", hint="correct the node")
@@ -282,6 +296,8 @@ def _(
 @op(
     "GroupedRows",
     domain="mezzo",
+    inputs=("counts", "query", "key?", "value?", "past_key", "past_value", "seqlens_k", *OTHERS),
+    attributes={**SCORING, "size": REQUIRED},
     outputs=("output", "present_key", "present_value"),
     appends=((4, 1), (5, 2)),
     samples=[
@@ -301,30 +317,16 @@ def grouped_rows(
     past_key: Array,
     past_value: Array,
     seqlens_k: Array,
-    cos_cache: Array | None = None,
-    sin_cache: Array | None = None,
-    position_ids: Array | None = None,
-    attention_bias: Array | None = None,
-    head_sink: Array | None = None,
-    *,
-    do_rotary: int = 0,
-    kv_num_heads: int,
-    local_window_size: int = -1,
-    num_heads: int,
-    rotary_interleaved: int = 0,
-    scale: float = 0.0,
-    size: int,
-    smooth_softmax: int = 0,
-    softcap: float = 0.0,
+    *others: Array | None,
+    **attrs: Any,
 ) -> tuple[Array, ...]:
     """GroupQueryAttention of which the first `counts[0]` new rows and `counts[1]` rows of the past count; caches have
     `size` rows."""
-    heads = HeadCounts(query.shape[-1], num_heads, kv_num_heads, packed=key is None)
-    caches = [np.zeros((len(query), kv_num_heads, size, heads.size), query.dtype) for _ in range(2)]
-    scoring = Scoring(scale, softcap, local_window_size, smooth_softmax, do_rotary, rotary_interleaved)
-    others = (cos_cache, sin_cache, position_ids, attention_bias, head_sink)
-    y = np.zeros((*query.shape[:2], num_heads * heads.size), query.dtype)
-    rows_into(k, counts, (query, key, value), (past_key, past_value), seqlens_k, others, heads, scoring, (y, *caches))
+    heads, scoring = HeadCounts.of(query, key, attrs), Scoring.of(attrs)
+    caches = [np.zeros((len(query), heads.keys, attrs["size"], heads.size), query.dtype) for _ in range(2)]
+    y = np.zeros((*query.shape[:2], heads.queries * heads.size), query.dtype)
+    new, past, results = (query, key, value), (past_key, past_value), (y, *caches)
+    rows_into(k, counts, new, past, seqlens_k, _five(others), heads, scoring, results)
     return y, *caches
 
 
@@ -373,24 +375,10 @@ def _(
 
 
 @group_query_attention.body
-def _(
-    g: Builder,
-    xs: Any,
-    types: Any,
-    *,
-    do_rotary: int = 0,
-    kv_num_heads: int,
-    local_window_size: int = -1,
-    num_heads: int,
-    rotary_interleaved: int = 0,
-    scale: float = 0.0,
-    smooth_softmax: int = 0,
-    softcap: float = 0.0,
-    **_: Any,
-) -> tuple[Value, ...] | None:
+def _(g: Builder, xs: Any, types: Any, *, kv_num_heads: int, num_heads: int, **attrs: Any) -> tuple[Value, ...] | None:
     """Caches are rows of the past, then the new ones, then zeros, picked by the places of each sequence."""
-    operands: list[Any] = [*xs, *[None] * (12 - len(xs))]
-    query, key, value, past_key, past_value, last, total, cos, sin, position_ids, bias, head_sink = operands
+    query, key, value, past_key, past_value, last, total, cos, sin, position_ids, bias, head_sink = xs
+    scoring = Scoring.of(attrs)
     width = types[0].dims[-1] if isinstance(types[0], Tensor) and types[0].dims else None
     if not isinstance(width, int):
         return None
@@ -416,10 +404,11 @@ def _(
         g.Transpose(g.Reshape(wide(g, x), g.const([0, 0, n, size])), perm=(0, 2, 1, 3))
         for x, n in zip((query, key, value), counts, strict=True)
     )
-    if do_rotary:
+    if scoring.do_rotary:
         turned = own if position_ids is None else position_ids
         q, keys = (
-            g.RotaryEmbedding(x, wide(g, cos), wide(g, sin), turned, interleaved=rotary_interleaved) for x in (q, keys)
+            g.RotaryEmbedding(x, wide(g, cos), wide(g, sin), turned, interleaved=scoring.rotary_interleaved)
+            for x in (q, keys)
         )
     before = g.const([0]) if past_key is None else dim(past_key, 2)
     room = g.Max(longest, before)
@@ -439,18 +428,18 @@ def _(
     shared = g.const([0, kv_num_heads, -1, size])
     scores = g.MatMul(g.Reshape(q, shared), g.Transpose(seen_keys, perm=(0, 1, 3, 2)))
     shape = g.Concat(batch, g.const([num_heads]), length, longest, axis=0)
-    scores = g.Mul(g.Reshape(scores, shape), g.scalar(scale or 1 / math.sqrt(size), scores))
-    if softcap > 0:
-        cap = g.scalar(softcap, scores)
+    scores = g.Mul(g.Reshape(scores, shape), g.scalar(scoring.scale or 1 / math.sqrt(size), scores))
+    if scoring.softcap > 0:
+        cap = g.scalar(scoring.softcap, scores)
         scores = g.Mul(g.Tanh(g.Div(scores, cap)), cap)
     if bias is not None:
         scores = g.Add(scores, wide(g, bias))
     columns, row = steps(longest), g.Unsqueeze(own, g.const([1, 3]))
     seen = g.And(g.LessOrEqual(columns, row), g.Less(columns, g.Unsqueeze(held, g.const([1, 3]))))
-    if local_window_size >= 0:
-        seen = g.And(seen, g.Greater(columns, g.Sub(row, g.const(local_window_size))))
+    if scoring.local_window_size >= 0:
+        seen = g.And(seen, g.Greater(columns, g.Sub(row, g.const(scoring.local_window_size))))
     scores = g.Where(seen, scores, g.scalar(float(LEAST), scores))
-    if smooth_softmax or head_sink is not None:
+    if scoring.smooth_softmax or head_sink is not None:
         sink = g.scalar(0, scores) if head_sink is None else g.Reshape(wide(g, head_sink), g.const([1, -1, 1, 1]))
         column = g.Expand(sink, g.Concat(batch, g.const([num_heads]), length, g.const([1]), axis=0))
         weights = g.Slice(g.Softmax(g.Concat(scores, column, axis=3), axis=-1), zero, longest, g.const([3]))

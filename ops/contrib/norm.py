@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..core.rules import mean_of, narrow, widen
-from ..op import Builder, Context, Sample, Value, op
-from ..types import Array, DType, Tensor, Type, f32
+from ..core.composed import composed
+from ..op import Builder, Sample, Value
+from ..types import DType, Tensor, Type, f32
 from .fused import skip_layer_normalization
 
 HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8)]
 
 
-@op(
+@composed(
     "SkipSimplifiedLayerNormalization",
     domain="com.microsoft",
-    rowwise=True,
-    since=1,
+    inputs=("input", "skip", "gamma", "bias?"),
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
+    rowwise=True,
     samples=[
         Sample(HIDDEN, {"epsilon": 1e-5}),
         Sample([*HIDDEN, f32(8)], {"epsilon": 1e-3}, 4),
@@ -28,23 +26,6 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8)]
     ],
 )
 def skip_simplified_layer_normalization(
-    k: Context, input: Array, skip: Array, gamma: Array, bias: Array | None = None, *, epsilon: float = 1e-12
-) -> tuple[Array, ...]:
-    x = widen(input) + widen(skip)
-    if bias is not None:
-        x = x + widen(bias)
-    inverse = 1 / k.xp.sqrt(mean_of(x * x, -1, keepdims=True) + np.asarray(epsilon, x.dtype))
-    y = narrow(x * inverse * widen(gamma), input.dtype)
-    return y, mean_of(x, -1, keepdims=True), inverse, narrow(x, input.dtype)
-
-
-@skip_simplified_layer_normalization.infer
-def _(input: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None) -> Any:
-    return skip_layer_normalization.inferred(input, skip, gamma, None, bias)
-
-
-@skip_simplified_layer_normalization.body
-def _(
     g: Builder, xs: Sequence[Value | None], types: Sequence[Type | None], *, epsilon: float = 1e-12
 ) -> tuple[Value, ...]:
     input, skip, gamma, bias = xs
@@ -54,3 +35,8 @@ def _(
     wide, last = g.Cast(x, to=DType.FLOAT.onnx), g.const([-1])
     square = g.Add(g.ReduceMean(g.Mul(wide, wide), last), g.const(epsilon, DType.FLOAT))
     return g.RMSNormalization(x, gamma, epsilon=epsilon), g.ReduceMean(wide, last), g.Reciprocal(g.Sqrt(square)), x
+
+
+@skip_simplified_layer_normalization.infer
+def _(input: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None) -> Any:
+    return skip_layer_normalization.inferred(input, skip, gamma, None, bias)

@@ -5,14 +5,13 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..core.formula import Arrays
-from ..op import OPS, Context, Sample, op
-from ..recurrent.recurrent import CoupledCell, Frame, LstmCell, recur
+from ..op import Context, Sample, op
+from ..recurrent.recurrent import RECURRENT, CoupledCell, Frame, LstmCell, lstm, operands, recur
 from ..types import Array, DType, Tensor
 from .quantized import numbers
 
@@ -35,7 +34,11 @@ NO_STATES: list[Any] = [None] * 4
 
 @op(
     "DynamicQuantizeLSTM", domain="com.microsoft",
-    since=1,
+    inputs=(
+        *("X", "W", "R", "B?", "sequence_lens?", "initial_h?", "initial_c?", "P?"),
+        *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
+    ),
+    attributes={name: default for name, default in RECURRENT.items() if name != "layout"},
     outputs=("Y?", "Y_h?", "Y_c?"),
     samples=[
         Sample([LSTM_X, *LSTM_WEIGHTS, None, *NO_STATES, *LSTM_SCALES], {"hidden_size": 5}, 3),
@@ -52,40 +55,18 @@ NO_STATES: list[Any] = [None] * 4
         ),
     ],
 )  # fmt: skip
-def dynamic_quantize_lstm(
-    k: Context,
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None,
-    sequence_lens: Array | None,
-    initial_h: Array | None,
-    initial_c: Array | None,
-    P: Array | None,
-    W_scale: Array,
-    W_zero_point: Array,
-    R_scale: Array,
-    R_zero_point: Array,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
-) -> tuple[Array, ...]:
+def dynamic_quantize_lstm(k: Context, *inputs: Array | None, input_forget: int = 0, **attrs: Any) -> tuple[Array, ...]:
+    X, W, R, *others = inputs[:8]
+    W_scale, W_zero_point, R_scale, R_zero_point = inputs[8:]
     dense = _dense(W, W_scale, W_zero_point), _dense(R, R_scale, R_zero_point)
 
     class Rounded(CoupledCell if input_forget else LstmCell):  # type: ignore[misc]
         def step(self, x: Array, states: list[Array]) -> tuple[list[Array], list[Array]]:
             h, c = states
-            made: tuple[list[Array], list[Array]] = super().step(x, [_rounded(k.xp, h), c])
-            return made
+            stepped: tuple[list[Array], list[Array]] = super().step(x, [_rounded(k.xp, h), c])
+            return stepped
 
-    frame = Frame(Rounded, activation_alpha=activation_alpha, activation_beta=activation_beta,
-                  activations=activations, clip=clip, direction=direction)  # fmt: skip
-    return recur(Arrays(k.xp), frame, _rounded(k.xp, X), *dense, B, sequence_lens, [initial_h, initial_c], P)
+    return recur(Arrays(k.xp), Frame(Rounded, **attrs), *operands(lstm, [_rounded(k.xp, X), *dense, *others]))
 
 
 def _dense(weights: Array, scale: Array, zero: Array) -> Array:
@@ -96,25 +77,11 @@ def _dense(weights: Array, scale: Array, zero: Array) -> Array:
 
 
 @dynamic_quantize_lstm.infer
-def _(
-    X: Tensor,
-    W: Tensor,
-    R: Tensor,
-    B: Tensor | None,
-    sequence_lens: Tensor | None,
-    initial_h: Tensor | None,
-    initial_c: Tensor | None,
-    P: Tensor | None,
-    W_scale: Tensor,
-    W_zero_point: Tensor,
-    R_scale: Tensor,
-    R_zero_point: Tensor,
-    **attrs: Any,
-) -> Any:
+def _(X: Tensor, W: Tensor, R: Tensor, *others: Tensor | None, **attrs: Any) -> Any:
     w, r = (
         Tensor(DType.FLOAT, None if t.dims is None else (t.dims[0], t.dims[2], t.dims[1]))
         if t.dims is None or len(t.dims) == 3
         else t
         for t in (W, R)
     )
-    return OPS["", "LSTM"].inferred(X, w, r, B, sequence_lens, initial_h, initial_c, P, **attrs)
+    return lstm.inferred(X, w, r, *others[:5], **attrs)

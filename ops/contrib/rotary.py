@@ -9,23 +9,31 @@ from typing import Any
 
 import numpy as np
 
+from ..core.composed import composed
 from ..core.rules import has_dims, has_rank, same
 from ..errors import ShapeError
-from ..nn.decoding import rotary_embedding
-from ..op import Builder, Context, Sample, Value, op
-from ..types import Array, Tensor, f32
+from ..op import Builder, Sample, Value
+from ..types import Tensor, f32
 from .attention_form import check_heads
 
 PLACES = np.array([[0, 1, 2], [3, 1, 4]])
 TURNS = [f32(5, 2), f32(5, 2)]
 
 
-@op(
+def _heads(dims: Any, half: Any, num_heads: int) -> int | None:
+    """The number of heads that lie side by side; by the width of the table, unless the node says it."""
+    if len(dims) == 4 or num_heads:
+        return num_heads or None
+    return int(dims[-1] // (2 * half)) if isinstance(dims[-1], int) and isinstance(half, int) and half else None
+
+
+@composed(
     "RotaryEmbedding",
     domain="com.microsoft",
-    written_out=True,
-    since=1,
+    inputs=("input", "position_ids", "cos_cache", "sin_cache"),
     outputs=("output",),
+    attributes={"is_packed_batching": 0, "scale": 1.0},
+    written_out=True,
     samples=[
         Sample([f32(2, 3, 8), PLACES, *TURNS]),
         Sample([f32(2, 3, 8), np.array([1]), *TURNS], {"interleaved": 1}),
@@ -34,33 +42,33 @@ TURNS = [f32(5, 2), f32(5, 2)]
     ],
 )
 def contrib_rotary_embedding(
-    k: Context,
-    input: Array,
-    position_ids: Array,
-    cos_cache: Array,
-    sin_cache: Array,
+    g: Builder,
+    xs: Any,
+    types: Any,
     *,
     interleaved: int = 0,
-    is_packed_batching: int = 0,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-    scale: float = 1.0,
-) -> Array:
+    **_: Any,
+) -> Value | None:
     """That of the standard, with one first place for all sequences, if not a place for each element."""
-    length = input.shape[1 if input.ndim == 3 else 2]
-    places = position_ids if position_ids.ndim == 2 else position_ids.reshape(1, 1) + k.xp.arange(length)
-    made: Array = rotary_embedding.reference(
-        k, input, cos_cache, sin_cache, k.xp.broadcast_to(places, (len(input), length)), interleaved=interleaved,
-        num_heads=_heads(input.shape, cos_cache.shape[-1], num_heads), rotary_embedding_dim=rotary_embedding_dim,
-    )  # fmt: skip
-    return made
-
-
-def _heads(dims: Any, half: Any, num_heads: int) -> int | None:
-    """The number of heads that lie side by side; by the width of the table, unless the node says it."""
-    if len(dims) == 4 or num_heads:
-        return num_heads or None
-    return int(dims[-1] // (2 * half)) if isinstance(dims[-1], int) and isinstance(half, int) and half else None
+    x, places, cos, sin = xs
+    if any(t is None or t.dims is None for t in types[:3]):
+        return None
+    heads, packed = _heads(types[0].dims, types[2].dims[-1], num_heads), len(types[0].dims) == 3
+    if len(types[1].dims) < 2:
+        shape = g.shape_of(x)
+        batch, length = (g.Slice(shape, g.const([i]), g.const([i + 1]), g.const([0])) for i in (0, 1 if packed else 2))
+        steps = g.Range(g.const(0), g.Squeeze(length, g.const([0])), g.const(1))
+        places = g.Expand(g.Add(g.Reshape(places, g.const([1])), steps), g.Concat(batch, length, axis=0))
+    attrs = {"interleaved": interleaved, "rotary_embedding_dim": rotary_embedding_dim}
+    if packed and heads is None:  # the width of a head is known when it runs
+        width = g.Mul(g.Slice(g.shape_of(cos), g.const([1]), g.const([2]), g.const([0])), g.const([2]))
+        heads_apart = g.Reshape(x, g.Concat(g.const([0, 0, -1]), width, axis=0))
+        turned = g.RotaryEmbedding(g.Transpose(heads_apart, perm=(0, 2, 1, 3)), cos, sin, places, **attrs)
+        return g.Reshape(g.Transpose(turned, perm=(0, 2, 1, 3)), g.shape_of(x))
+    turned = g.RotaryEmbedding(x, cos, sin, places, **attrs, **({"num_heads": heads} if packed else {}))
+    return g.Identity(turned)  # which is written out in turn, under a name that is not this one's
 
 
 @contrib_rotary_embedding.infer
@@ -101,33 +109,3 @@ def _(
     if isinstance(turned, int) and isinstance(size, int) and turned > size:
         raise ShapeError(f"{turned} elements of heads of {size} are to be turned", hint="correct rotary_embedding_dim")
     return input.forget()
-
-
-@contrib_rotary_embedding.body
-def _(
-    g: Builder,
-    xs: Any,
-    types: Any,
-    *,
-    interleaved: int = 0,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-    **_: Any,
-) -> Value | None:
-    x, places, cos, sin = xs
-    if any(t is None or t.dims is None for t in types[:3]):
-        return None
-    heads, packed = _heads(types[0].dims, types[2].dims[-1], num_heads), len(types[0].dims) == 3
-    if len(types[1].dims) < 2:
-        shape = g.shape_of(x)
-        batch, length = (g.Slice(shape, g.const([i]), g.const([i + 1]), g.const([0])) for i in (0, 1 if packed else 2))
-        steps = g.Range(g.const(0), g.Squeeze(length, g.const([0])), g.const(1))
-        places = g.Expand(g.Add(g.Reshape(places, g.const([1])), steps), g.Concat(batch, length, axis=0))
-    attrs = {"interleaved": interleaved, "rotary_embedding_dim": rotary_embedding_dim}
-    if packed and heads is None:  # the width of a head is known when it runs
-        width = g.Mul(g.Slice(g.shape_of(cos), g.const([1]), g.const([2]), g.const([0])), g.const([2]))
-        heads_apart = g.Reshape(x, g.Concat(g.const([0, 0, -1]), width, axis=0))
-        turned = g.RotaryEmbedding(g.Transpose(heads_apart, perm=(0, 2, 1, 3)), cos, sin, places, **attrs)
-        return g.Reshape(g.Transpose(turned, perm=(0, 2, 1, 3)), g.shape_of(x))
-    turned = g.RotaryEmbedding(x, cos, sin, places, **attrs, **({"num_heads": heads} if packed else {}))
-    return g.Identity(turned)  # which is written out in turn, under a name that is not this one's

@@ -26,7 +26,7 @@ def _spans(pattern: str, text: str, check: Callable[[], None]) -> Iterator[tuple
     automaton = compiled(pattern)
     if automaton.simple is None:
         return automaton.found(text, check)
-    return (found.span() for found in automaton.simple.finditer(text))
+    return (match.span() for match in automaton.simple.finditer(text))
 
 
 def _tokens(text: str, separators: Sequence[str], tokenexp: str, check: Callable[[], None]) -> Iterator[str]:
@@ -80,17 +80,17 @@ def tokenizer(
     separators: Sequence[str] | None = None,
     tokenexp: str = "",
 ) -> Array:
-    found = []
+    tokenized = []
     for whole in X.reshape(-1):
         tokens = [t for t in _tokens(str(whole), separators or (), tokenexp, k.check) if len(t) >= mincharnum]
-        found.append(tokens)
-    if mark and any(found):  # where no text has tokens, ONNX Runtime marks nothing
-        found = [[START, *tokens, END] for tokens in found]
-    width = max(map(len, found), default=0)
-    made = np.full((len(found), width), pad_value, object)
-    for row, tokens in enumerate(found):
-        made[row, : len(tokens)] = tokens
-    return made.reshape(*X.shape, width) if found else np.empty(_without_texts(X.shape), object)
+        tokenized.append(tokens)
+    if mark and any(tokenized):  # where no text has tokens, ONNX Runtime marks nothing
+        tokenized = [[START, *tokens, END] for tokens in tokenized]
+    width = max(map(len, tokenized), default=0)
+    padded = np.full((len(tokenized), width), pad_value, object)
+    for row, tokens in enumerate(tokenized):
+        padded[row, : len(tokens)] = tokens
+    return padded.reshape(*X.shape, width) if tokenized else np.empty(_without_texts(X.shape), object)
 
 
 def _without_texts(dims: Sequence[Dim]) -> tuple[Dim, ...]:

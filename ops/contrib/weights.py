@@ -5,7 +5,7 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..dataclasses import dataclass
 from ..errors import ShapeError
-from ..op import Builder, Context, Sample, Value, op
+from ..op import REQUIRED, Builder, Context, Sample, Value, op
 from ..types import Array, DType, Tensor
 from .fused import Types, dtype_of
 from .quantized import numbers
@@ -48,6 +48,11 @@ class PackedForm:
     N: int
     bits: int
     block_size: int
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any]) -> PackedForm:
+        """The form that the attributes of a node tell."""
+        return cls(attrs["K"], attrs["N"], attrs.get("bits", 4), attrs["block_size"])
 
     @property
     def blocks(self) -> int:
@@ -89,6 +94,9 @@ class PackedForm:
         if wide is not single:
             kept.append((wide, (rows, self.K)))
         return kept
+
+
+PACKED_FORM = {"K": REQUIRED, "N": REQUIRED, "bits": 4, "block_size": REQUIRED}
 
 
 @cache
@@ -213,24 +221,14 @@ def taken(dtype: DType, shape: tuple[int, ...]) -> Array:
     return np.empty(shape, dtype.numpy)
 
 
-def dense_weights(
-    B: Array,
-    scales: Array,
-    zero_points: Array | None,
-    g_idx: Array | None,
-    *,
-    K: int,
-    N: int,
-    bits: int,
-    block_size: int,
-) -> Array:
-    """The weights (N, K) of MatMulNBits in float32."""
-    check_bits(bits)
-    form = PackedForm(K, N, bits, block_size)
+def dense_weights(B: Array, scales: Array, zero_points: Array | None, g_idx: Array | None, **packed: Any) -> Array:
+    """The weights (N, K) of MatMulNBits with these attributes in float32."""
+    form = PackedForm.of(packed)
+    check_bits(form.bits)
     rows = UnpackedRows(form, B, scales, zero_points, g_idx, DType.FLOAT, taken)
-    dense = np.empty((N, K), np.float32)
-    for first in range(0, N, form.at_once):
-        last = min(first + form.at_once, N)
+    dense = np.empty((form.N, form.K), np.float32)
+    for first in range(0, form.N, form.at_once):
+        last = min(first + form.at_once, form.N)
         dense[first:last] = rows[first:last]
     return dense
 
@@ -251,7 +249,7 @@ FORMS: list[tuple[tuple[int, ...], int, list[Any], dict[str, Any]]] = [
 
 
 @op(
-    "MatMulNBits", domain="com.microsoft", mixed="first", rowwise=True,
+    "MatMulNBits", domain="com.microsoft", attributes=PACKED_FORM, mixed="first", rowwise=True,
     since=1,
     samples=[
         *(Sample([Tensor(DType.FLOAT, (*lead, attrs["K"])), *packed], attrs) for lead, _, packed, attrs in FORMS),
@@ -270,18 +268,15 @@ def matmul_n_bits(
     g_idx: Array | None = None,
     bias: Array | None = None,
     *,
-    K: int,
-    N: int,
     accuracy_level: int = 0,
-    bits: int = 4,
-    block_size: int,
     weight_prepacked: int = 0,
+    **packed: Any,
 ) -> Array:
     """Sums are taken in float32, or in float64 where the activations are: whatever `accuracy_level` permits."""
-    form, wide = PackedForm(K, N, bits, block_size), wide_of(DType.of(A.dtype))
+    form, wide = PackedForm.of(packed), wide_of(DType.of(A.dtype))
     rows = UnpackedRows(form, B, scales, zero_points, g_idx, wide, taken)
-    y = np.empty((*A.shape[:-1], N), wide.numpy)
-    times(A.reshape(-1, K).astype(wide.numpy, copy=False), rows, form, y.reshape(-1, N))
+    y = np.empty((*A.shape[:-1], form.N), wide.numpy)
+    times(A.reshape(-1, form.K).astype(wide.numpy, copy=False), rows, form, y.reshape(-1, form.N))
     return (y if bias is None else y + bias.astype(wide.numpy)).astype(A.dtype, copy=False)
 
 
@@ -294,18 +289,16 @@ def _(
     g_idx: Tensor | None = None,
     bias: Tensor | None = None,
     *,
-    K: int,
-    N: int,
-    bits: int = 4,
-    block_size: int,
     weight_prepacked: int = 0,
+    **packed: Any,
 ) -> Tensor:
     if weight_prepacked:
         raise ShapeError("weights that are packed for one kind of GPU cannot be read", hint="export them unpacked")
-    check_packed(PackedForm(K, N, bits, block_size), B, scales, zero_points, g_idx)
-    if bias is not None and bias.elements not in (N, None):
-        raise ShapeError(f"the bias {bias} is not one number for each of {N} columns")
-    return A.of(_last(A, K, N, "K"))
+    form = PackedForm.of(packed)
+    check_packed(form, B, scales, zero_points, g_idx)
+    if bias is not None and bias.elements not in (form.N, None):
+        raise ShapeError(f"the bias {bias} is not one number for each of {form.N} columns")
+    return A.of(_last(A, form.K, form.N, "K"))
 
 
 def _last(x: Tensor, size: int, other: int, name: str) -> tuple[Any, ...] | None:
@@ -341,20 +334,9 @@ def check_packed(form: PackedForm, B: Tensor, scales: Tensor, zero_points: Tenso
 
 
 @matmul_n_bits.body
-def _(
-    g: Builder,
-    xs: Sequence[Value | None],
-    types: Types,
-    *,
-    K: int,
-    N: int,
-    accuracy_level: int = 0,
-    bits: int = 4,
-    block_size: int,
-    weight_prepacked: int = 0,
-) -> Value:
+def _(g: Builder, xs: Sequence[Value | None], types: Types, **attrs: Any) -> Value:
     bias = xs[5]
-    dense = _dense_form(g, xs[1:5], types[1:5], PackedForm(K, N, bits, block_size), dtype_of(types))
+    dense = _dense_form(g, xs[1:5], types[1:5], PackedForm.of(attrs), dtype_of(types))
     y = g.MatMul(xs[0], g.Transpose(dense, perm=(1, 0)))
     return y if bias is None else g.Add(y, bias)
 
@@ -404,15 +386,14 @@ def _first(g: Builder, x: Value, count: int) -> Value:
 @matmul_n_bits.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
     """To the activations and the bias: the weights stay as they are, scales and zero points too."""
-    xs = (*xs, *[None] * (6 - len(xs)))
-    packed = {name: attrs[name] for name in ("K", "N", "bits", "block_size") if name in attrs}
+    packed = {name: attrs[name] for name in PACKED_FORM if name in attrs}
     dA = g.op("MatMulNBitsGrad", dys[0], *xs[1:5], domain="mezzo", **packed) if g.wants[0] else None
     dbias = None if xs[5] is None or not g.wants[5] else g.sum_to(dys[0], xs[5])
     return (dA, None, None, None, None, dbias)[: len(g.wants)]
 
 
 @op(
-    "MatMulNBitsGrad", domain="mezzo", mixed="first", rowwise=True,
+    "MatMulNBitsGrad", domain="mezzo", attributes=PACKED_FORM, mixed="first", rowwise=True,
     outputs=("dA",),
     samples=[Sample([Tensor(DType.FLOAT, (*lead, n)), *packed], attrs) for lead, n, packed, attrs in FORMS],
 )  # fmt: skip
@@ -423,43 +404,29 @@ def matmul_n_bits_grad(
     scales: Array,
     zero_points: Array | None = None,
     g_idx: Array | None = None,
-    *,
-    K: int,
-    N: int,
-    bits: int = 4,
-    block_size: int,
+    **packed: Any,
 ) -> Array:
     """The gradient of MatMulNBits to its activations: dY times the weights, which are unpacked some rows at a time."""
-    form, wide = PackedForm(K, N, bits, block_size), wide_of(DType.of(dY.dtype))
+    form, wide = PackedForm.of(packed), wide_of(DType.of(dY.dtype))
     rows = UnpackedRows(form, B, scales, zero_points, g_idx, wide, taken)
-    dA = np.empty((*dY.shape[:-1], K), wide.numpy)
-    flat = dA.reshape(-1, K)
-    times_back(dY.reshape(-1, N).astype(wide.numpy, copy=False), rows, form, flat, np.empty_like(flat))
+    dA = np.empty((*dY.shape[:-1], form.K), wide.numpy)
+    flat = dA.reshape(-1, form.K)
+    times_back(dY.reshape(-1, form.N).astype(wide.numpy, copy=False), rows, form, flat, np.empty_like(flat))
     return dA.astype(dY.dtype, copy=False)
 
 
 @matmul_n_bits_grad.infer
 def _(
-    dY: Tensor,
-    B: Tensor,
-    scales: Tensor,
-    zero_points: Tensor | None = None,
-    g_idx: Tensor | None = None,
-    *,
-    K: int,
-    N: int,
-    bits: int = 4,
-    block_size: int,
+    dY: Tensor, B: Tensor, scales: Tensor, zero_points: Tensor | None = None, g_idx: Tensor | None = None, **packed: Any
 ) -> Tensor:
-    check_packed(PackedForm(K, N, bits, block_size), B, scales, zero_points, g_idx)
-    return dY.of(_last(dY, N, K, "N"))
+    form = PackedForm.of(packed)
+    check_packed(form, B, scales, zero_points, g_idx)
+    return dY.of(_last(dY, form.N, form.K, "N"))
 
 
 @matmul_n_bits_grad.body
-def _(g: Builder, xs: Sequence[Value | None], types: Types, *, K: int, N: int, bits: int = 4, block_size: int) -> Value:
-    packed = [*xs[1:5], *[None] * (5 - len(xs))]
-    known = [*types[1:5], *[None] * (5 - len(types))]
-    return g.MatMul(xs[0], _dense_form(g, packed, known, PackedForm(K, N, bits, block_size), dtype_of(types)))
+def _(g: Builder, xs: Sequence[Value | None], types: Types, **attrs: Any) -> Value:
+    return g.MatMul(xs[0], _dense_form(g, xs[1:5], types[1:5], PackedForm.of(attrs), dtype_of(types)))
 
 
 @matmul_n_bits_grad.grad

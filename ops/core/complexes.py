@@ -21,7 +21,7 @@ def is_complex(type: Type | None) -> bool:
     return isinstance(type, Tensor) and type.dtype in COMPLEX
 
 
-def check_complex(op: Op, inputs: Sequence[Type | None], made: Sequence[Type]) -> None:
+def check_complex(op: Op, inputs: Sequence[Type | None], results: Sequence[Type]) -> None:
     """Raise ShapeError where an operator is given complex numbers and would lose their imaginary parts, or has nothing
     to do with them."""
     takes = op.takes_complex
@@ -29,7 +29,7 @@ def check_complex(op: Op, inputs: Sequence[Type | None], made: Sequence[Type]) -
         return
     given = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.dtype in COMPLEX]
     if takes and given == {"first": [0], "last": [len(inputs) - 1]}.get(takes, given):
-        first = made[0]
+        first = results[0]
         if not isinstance(first, Tensor) or first.dtype in COMPLEX or first.dtype is DType.BOOL:
             return
     shown = ", ".join("-" if t is None else str(t) for t in inputs)

@@ -119,22 +119,22 @@ class Arrays:
         return self.xp.concatenate([first[None], x[: len(x) - 1]]) if len(x) else x
 
     def scan(
-        self, step: Step, states: list[Array], rows: Mapping[str, Array], made: int, backwards: bool = False
+        self, step: Step, states: list[Array], rows: Mapping[str, Array], count: int, backwards: bool = False
     ) -> tuple[list[Array], list[Array]]:
-        """Run over the first axis of `rows`: the states at the end, and the `made` results of all steps."""
+        """Run over the first axis of `rows`: the states at the end, and the `count` results of all steps."""
         length = len(next(iter(rows.values())))
         if not length:
             none = {n: self.xp.zeros(x.shape[1:], x.dtype) for n, x in rows.items()}
             return states, [self.xp.zeros((0, *y.shape), y.dtype) for y in step(states, none)[1]]
-        found: list[Array] = []
+        collected: list[Array] = []
         for t in reversed(range(length)) if backwards else range(length):
             if self._check is not None:
                 self._check()
             states, results = step(states, {n: x[t] for n, x in rows.items()})
-            found = found or [self.xp.empty((length, *y.shape), y.dtype) for y in results]
-            for whole, y in zip(found, results, strict=True):
+            collected = collected or [self.xp.empty((length, *y.shape), y.dtype) for y in results]
+            for whole, y in zip(collected, results, strict=True):
                 whole[t] = y
-        return states, found
+        return states, collected
 
 
 class Term:
@@ -296,7 +296,7 @@ class Nodes:
         return self.op("Slice", longer, self.ints(0), self.ints(-1), self.ints(0))
 
     def scan(
-        self, step: Step, states: list[Term], rows: Mapping[str, Term], made: int, backwards: bool = False
+        self, step: Step, states: list[Term], rows: Mapping[str, Term], count: int, backwards: bool = False
     ) -> tuple[list[Term], list[Term]]:
         def build(b: Builder, *inside: Value) -> list[Value]:
             outer, self.g = self.g, b  # what a step makes belongs into the body
@@ -312,15 +312,15 @@ class Nodes:
             return known.of(None if known.dims is None else known.dims[1:])
 
         inside = [*(self.type_of(s).forget() for s in states), *map(part, rows.values())]
-        found = self.g.Scan(
+        values = self.g.Scan(
             *(x.name for x in (*states, *rows.values())),
             body=Body(inside, build),
             num_scan_inputs=len(rows),
             scan_input_directions=(int(backwards),) * len(rows),
-            scan_output_directions=(int(backwards),) * made,
-            outputs=len(states) + made,
+            scan_output_directions=(int(backwards),) * count,
+            outputs=len(states) + count,
         )
-        terms = self.of(found)
+        terms = self.of(values)
         return terms[: len(states)], terms[len(states) :]
 
 

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import ShapeError
-from ..nn.activations import relu
 from ..nn.conv import conv
 from ..nn.pool import max_pool
 from ..op import Builder, Context, Op, Sample, Value, op
 from ..types import Array, Tensor, Type, f32
+from .composed import composed
 
 
-@op(
+@composed(
     "ConvReluPool",
     domain="mezzo",
-    since=1,
+    inputs=("X", "W", "B?"),
+    attributes={"pads": (0, 0, 0, 0), "strides": (1, 1)},
     samples=[
         Sample(
             [f32(1, 3, 8, 8), f32(4, 3, 3, 3), f32(4)],
@@ -26,20 +27,17 @@ from ..types import Array, Tensor, Type, f32
     ],
 )
 def conv_relu_pool(
-    k: Context,
-    X: Array,
-    W: Array,
-    B: Array | None = None,
+    g: Builder,
+    xs: Any,
+    types: Any,
     *,
-    pads: tuple[int, ...] = (0, 0, 0, 0),
-    strides: tuple[int, ...] = (1, 1),
     pool_shape: tuple[int, ...],
     pool_strides: tuple[int, ...] = (1, 1),
-) -> Array:
+    **attrs: Any,
+) -> Value:
     """MaxPool(Relu(Conv(X, W, B))) of images, so that the large value between them need not exist as a whole."""
-    y = conv.reference(k, X, W, B, pads=pads, strides=strides)
-    y = relu.reference(k, y)
-    return max_pool.run(k, [y], {"kernel_shape": pool_shape, "strides": pool_strides})[0]
+    y = g.Relu(g.Conv(*(x for x in xs if x is not None), **attrs))
+    return g.MaxPool(y, kernel_shape=pool_shape, strides=pool_strides)
 
 
 @conv_relu_pool.infer
@@ -50,14 +48,6 @@ def _(
     if not isinstance(y, Tensor) or (y.dims is not None and len(y.dims) != 4):
         raise ShapeError(f"a convolution of images has rank 4, this is {y}")
     return max_pool.infer_types([y], {"kernel_shape": pool_shape, "strides": pool_strides})[0]
-
-
-@conv_relu_pool.body
-def _(
-    g: Builder, xs: Any, types: Any, *, pool_shape: Any, pool_strides: Any = (1, 1), **attrs: Any
-) -> tuple[Value, ...]:
-    y = g.Relu(g.Conv(*(x for x in xs if x is not None), **attrs))
-    return (g.MaxPool(y, kernel_shape=pool_shape, strides=pool_strides),)
 
 
 @op(
@@ -86,10 +76,10 @@ PREVIOUS, ABSENT = -1, -2  # operands of a link that are no inputs of its node
 Link = tuple[str, str, tuple[int, ...], tuple[tuple[str, Any], ...]]  # domain, operator, operands, attributes
 
 
-@op(
-    "Fused",
-    domain="mezzo", complex_numbers="taken",
-    since=1,
+@composed(
+    "Fused", domain="mezzo",
+    inputs=("inputs*",),
+    complex_numbers="taken",
     samples=[
         Sample(
             [f32(1, 2, 5, 5), f32(4, 2, 3, 3), f32(4, 1, 1)],
@@ -102,7 +92,7 @@ Link = tuple[str, str, tuple[int, ...], tuple[tuple[str, Any], ...]]  # domain, 
         Sample([f32(2, 3)], {"chain": (("", "Abs", (0,), ()), ("", "Sqrt", (-1,), ()))}),
     ],
 )  # fmt: skip
-def fused(k: Context, *inputs: Array, chain: tuple[Link, ...], overwrites: int = -1) -> Array:
+def fused(g: Builder, xs: Any, types: Any, *, chain: tuple[Link, ...], overwrites: int = -1) -> Value:
     """A chain of operators of one output each, every one reading the result of the one before.
 
     `overwrites` names an input that nobody reads afterwards: a kernel may add to its bytes in place.
@@ -112,9 +102,11 @@ def fused(k: Context, *inputs: Array, chain: tuple[Link, ...], overwrites: int =
     """
     result: Any = None
     for record, operands, attrs in links(chain):
-        result = record.run(k, [_operand(i, inputs, result) for i in operands], attrs)[0]
-    found: Array = result
-    return found
+        given = [_operand(i, xs, result) for i in operands]
+        while given and given[-1] is None:
+            given.pop()
+        result = getattr(g, record.name)(*given, domain=record.domain, **attrs)
+    return result
 
 
 def links(chain: tuple[Link, ...]) -> Iterator[tuple[Op, tuple[int, ...], dict[str, Any]]]:
@@ -141,16 +133,5 @@ def _(*inputs: Tensor, chain: tuple[Link, ...]) -> Type:
         (result,) = record.infer_types([_operand(i, inputs, result) for i in operands], attrs)
     if result is None:
         raise ShapeError("a chain has at least one link")
-    made: Type = result
-    return made
-
-
-@fused.body
-def _(g: Builder, xs: Any, types: Any, *, chain: tuple[Link, ...], overwrites: int = -1) -> tuple[Value, ...]:
-    result: Any = None
-    for record, operands, attrs in links(chain):
-        given = [_operand(i, xs, result) for i in operands]
-        while given and given[-1] is None:
-            given.pop()
-        result = getattr(g, record.name)(*given, domain=record.domain, **attrs)
-    return (result,)
+    last: Type = result
+    return last

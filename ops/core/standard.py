@@ -30,10 +30,10 @@ def written(
 
     def write(e: Expr) -> Any:
         if e not in done:
-            done[e] = made(e)
+            done[e] = operator_of(e)
         return done[e]
 
-    def made(e: Expr) -> Any:
+    def operator_of(e: Expr) -> Any:
         if e.kind == "input":
             return xs[int(e.value or 0)]
         if e.kind == "const":
@@ -57,14 +57,14 @@ def written(
 
 def _operand(pattern: Expr, e: Expr) -> Expr | None:
     """Return the part of `e` that stands in the place of the pattern's operand; None if `e` is not of this form."""
-    found: Expr | None = None
+    operand: Expr | None = None
 
     def fits(p: Expr, e: Expr) -> bool:
-        nonlocal found
+        nonlocal operand
         if p.kind == "input":
-            found = found or e
-            return found == e
+            operand = operand or e
+            return operand == e
         alike = (p.kind, p.value, p.dtype) == (e.kind, e.value, e.dtype)
         return alike and all(map(fits, p.args, e.args))
 
-    return found if fits(pattern, e) else None
+    return operand if fits(pattern, e) else None

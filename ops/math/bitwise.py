@@ -11,30 +11,17 @@ from ..core.expr import Expr, Expressions
 from ..errors import ShapeError
 from ..op import Context, Sample, op, pointwise
 from ..types import Array, DType, Tensor, f32, i64
+from .derivatives import primitive
 
 _BYTES = Sample([Tensor(DType.INT8, (2, 3)), Tensor(DType.INT8, (3,))])
 BITS = [Sample([i64(2, 3), i64(3)]), _BYTES, Sample([np.array([6, 255], np.uint8), np.array(3, np.uint8)])]
 
 
-@pointwise("BitwiseAnd", since=18, output="C", samples=BITS)
-def bitwise_and(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.bit_and(A, B)
-
-
-@pointwise("BitwiseOr", since=18, output="C", samples=BITS)
-def bitwise_or(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.bit_or(A, B)
-
-
-@pointwise("BitwiseXor", since=18, output="C", samples=BITS)
-def bitwise_xor(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.bit_xor(A, B)
-
-
-@pointwise("BitwiseNot", since=18, samples=[Sample([i64(2, 3)]), Sample([np.array([0, 7], np.uint16)])])
-def bitwise_not(e: Expressions, X: Expr) -> Expr:
-    return e.bit_not(X)
-
+OPERATORS = "BitwiseAnd BitwiseOr BitwiseXor BitwiseNot"
+bitwise_and = primitive("BitwiseAnd", 18, "bit_and", BITS, operands="A B", output="C")
+bitwise_or = primitive("BitwiseOr", 18, "bit_or", BITS, operands="A B", output="C")
+bitwise_xor = primitive("BitwiseXor", 18, "bit_xor", BITS, operands="A B", output="C")
+bitwise_not = primitive("BitwiseNot", 18, "bit_not", [Sample([i64(2, 3)]), Sample([np.array([0, 7], np.uint16)])])
 
 _SHIFTS = [Sample([np.array([[1], [200]], np.uint8), np.array([0, 1, 7, 8, 255], np.uint8)], {"direction": d})
            for d in ("LEFT", "RIGHT")]  # fmt: skip

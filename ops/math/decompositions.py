@@ -71,8 +71,8 @@ def _hermitian(k: Context, X: Array) -> Array:
 def _turned(g: Builder, x: Value) -> Value:
     """The conjugate transpose of each matrix."""
     rank = g.rank_of(x)
-    made = g.Transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
-    return g.Conj(made, domain="mezzo") if is_complex(g.type_of(x)) else made
+    transposed = g.Transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
+    return g.Conj(transposed, domain="mezzo") if is_complex(g.type_of(x)) else transposed
 
 
 def _solved(g: Builder, a: Value, b: Value) -> Value:
@@ -168,8 +168,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 def pinv(k: Context, X: Array, rtol: Array) -> Array:
     """The pseudo-inverse of Moore and Penrose; singular values up to rtol times the largest count as zeros."""
     x, sound = _finite(k, widen(X))
-    made = k.xp.linalg.pinv(x, rcond=k.xp.asarray(rtol, dtype=x.real.dtype))
-    return _rows(k, k.xp.where(k.xp.swapaxes(sound, -1, -2), made, math.nan), X.dtype)
+    inverse = k.xp.linalg.pinv(x, rcond=k.xp.asarray(rtol, dtype=x.real.dtype))
+    return _rows(k, k.xp.where(k.xp.swapaxes(sound, -1, -2), inverse, math.nan), X.dtype)
 
 
 @pinv.infer
@@ -252,8 +252,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     turned = _turned(g, ys[0])
     inner = g.MatMul(turned, dys[0])
     inner = g.Sub(_lower(g, inner), _half(g, _diagonal(g, inner)))
-    made = _turned(g, _solved(g, turned, _turned(g, _solved(g, turned, inner))))
-    return (_half(g, g.Add(made, _turned(g, made))),)
+    dX = _turned(g, _solved(g, turned, _turned(g, _solved(g, turned, inner))))
+    return (_half(g, g.Add(dX, _turned(g, dX))),)
 
 
 @op("Eigh", domain="mezzo", complex_numbers="measured", outputs=("W", "V?"), samples=[
@@ -289,8 +289,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     parts = [] if dW is None else [g.Mul(V, g.CastLike(_row(g, dW), V))]
     if dV is not None:
         parts.append(g.MatMul(V, g.Mul(g.MatMul(turned, dV), _between(g, W, V))))
-    made = g.MatMul(g.total(parts), turned)
-    return (_half(g, g.Add(made, _turned(g, made))),)
+    dX = g.MatMul(g.total(parts), turned)
+    return (_half(g, g.Add(dX, _turned(g, dX))),)
 
 
 @op("SVD", domain="mezzo", complex_numbers="measured", outputs=("S", "U?", "Vh?"), samples=[

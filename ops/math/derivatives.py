@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..core.expr import Expr
+from ..core.expr import Expr, Expressions
 from ..op import Builder, Op, Sample, Value, pointwise
 from ..types import DType, Tensor, type_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..traits import Traits
 
 
 def derivative(of: Op) -> Callable[[Callable[..., Expr]], Op]:
@@ -31,17 +36,47 @@ def derivative(of: Op) -> Callable[[Callable[..., Expr]], Op]:
             if isinstance(t := s.inputs[0] if isinstance(s.inputs[0], Tensor) else type_of(s.inputs[0]), Tensor)
             and t.dtype is DType.FLOAT
         ]
-        made = pointwise(f"{of.name}Grad", domain="mezzo", output="dX", samples=samples)(rule)
+        gradient = pointwise(f"{of.name}Grad", domain="mezzo", output="dX", samples=samples)(rule)
 
         @of.grad
         def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value, ...]:
             read = ys[0] if names[2] == "Y" else xs[0]
-            used = {a: v for a, v in attrs.items() if a in made.attrs}
-            return (getattr(g, made.name)(dys[0], read, domain="mezzo", **used),)
+            used = {a: v for a, v in attrs.items() if a in gradient.attrs}
+            return (getattr(g, gradient.name)(dys[0], read, domain="mezzo", **used),)
 
-        return made
+        return gradient
 
     return define
+
+
+def primitive(
+    name: str,
+    since: int,
+    of: str,
+    samples: Sequence[Sample],
+    grad: Callable[..., Value] | None = None,
+    *,
+    operands: str = "X",
+    output: str = "Y",
+    **traits: Unpack[Traits],
+) -> Op:
+    """Define an operator that is the primitive `of` its operands, which have these names; of one operand `grad` makes
+    the gradient as `(g, dy, y, x)`."""
+
+    def of_x(e: Expressions, X: Expr) -> Expr:
+        return e.make(of, X)
+
+    def of_input(e: Expressions, input: Expr) -> Expr:
+        return e.make(of, input)
+
+    def of_two(e: Expressions, A: Expr, B: Expr) -> Expr:
+        return e.make(of, A, B)
+
+    rules: dict[str, Callable[..., Expr]] = {"X": of_x, "input": of_input, "A B": of_two}
+    record = pointwise(name, since=since, output=output, samples=samples, **traits)(rules[operands])
+    if grad is not None:
+        record.grad(lambda g, dys, ys, xs: (grad(g, dys[0], ys[0], xs[0]),))
+    return record
 
 
 def flat(*ops: Op) -> None:

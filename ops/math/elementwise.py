@@ -5,21 +5,30 @@ https://onnx.ai/onnx/operators/
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core import weights
 from ..core.expr import Expr, Expressions
-from ..op import Builder, Sample, Value, pointwise
+from ..op import Builder, Op, Sample, Value, pointwise
 from ..types import DType, Tensor, f32, i64
-from .derivatives import derivative, flat
+from .derivatives import derivative, flat, primitive
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..traits import Traits
 
 ONE = [Sample([f32(2, 3)])]
 PAIR = [Sample([f32(2, 3), f32(3)]), Sample([f32(2, 1, 4), f32(3, 1)]), Sample([f32(), f32(2)])]
 INTS = Sample([i64(2, 3), i64(3)])
 POSITIVE = [Sample([np.linspace(0.1, 4, 6, dtype=np.float32)])]
-OPERATORS = "mezzo::ReciprocalGrad"
+OPERATORS = """
+    Neg Abs Exp Log Sqrt Reciprocal Floor Ceil Round Sign Max Min Sum Equal Less LessOrEqual Greater GreaterOrEqual
+    And Or Xor Not IsNaN mezzo::ReciprocalGrad
+"""
 
 
 @pointwise(
@@ -140,59 +149,21 @@ def pow_exponent_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr, Z: Expr) -> Ex
     return e.cast(e.where(still, 0, dZ * Z * e.log(e.where(still, 1, X))), Y.dtype)
 
 
-@pointwise("Neg", complex_numbers="direct", follows=True, since=13, samples=ONE)
-def neg(e: Expressions, X: Expr) -> Expr:
-    return -X
-
-
-@neg.grad
-def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
-    return (g.Neg(dys[0]),)
-
-
-@pointwise("Abs", follows=True, since=13, samples=ONE)
-def abs_(e: Expressions, X: Expr) -> Expr:
-    return e.abs(X)
-
-
-@abs_.grad
-def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
-    return (g.Mul(dys[0], g.Sign(xs[0])),)
-
-
-@pointwise("Exp", complex_numbers="holomorphic", mixed="wide", since=13, output="output", samples=ONE)
-def exp(e: Expressions, input: Expr) -> Expr:
-    return e.exp(input)
-
-
-@exp.grad
-def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
-    return (g.Mul(dys[0], ys[0]),)
-
-
-@pointwise("Log", complex_numbers="holomorphic", mixed="wide", since=13, output="output", samples=POSITIVE)
-def log(e: Expressions, input: Expr) -> Expr:
-    return e.log(input)
-
-
-@log.grad
-def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
-    return (g.Div(dys[0], xs[0]),)
-
-
-@pointwise("Sqrt", complex_numbers="holomorphic", follows=True, since=13, samples=POSITIVE)
-def sqrt(e: Expressions, X: Expr) -> Expr:
-    return e.sqrt(X)
-
-
-@sqrt.grad
-def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
-    return (g.Div(g.Mul(dys[0], g.scalar(0.5, dys[0])), ys[0]),)
-
-
-@pointwise("Reciprocal", complex_numbers="holomorphic", mixed="wide", since=13, samples=POSITIVE)
-def reciprocal(e: Expressions, X: Expr) -> Expr:
-    return e.reciprocal(X)
+neg = primitive("Neg", 13, "neg", ONE, lambda g, dy, y, x: g.Neg(dy), complex_numbers="direct", follows=True)
+abs_ = primitive("Abs", 13, "abs", ONE, lambda g, dy, y, x: g.Mul(dy, g.Sign(x)), follows=True)
+exp = primitive(
+    "Exp", 13, "exp", ONE, lambda g, dy, y, x: g.Mul(dy, y),
+    operands="input", output="output", complex_numbers="holomorphic", mixed="wide",
+)  # fmt: skip
+log = primitive(
+    "Log", 13, "log", POSITIVE, lambda g, dy, y, x: g.Div(dy, x),
+    operands="input", output="output", complex_numbers="holomorphic", mixed="wide",
+)  # fmt: skip
+sqrt = primitive(
+    "Sqrt", 13, "sqrt", POSITIVE, lambda g, dy, y, x: g.Div(g.Mul(dy, g.scalar(0.5, dy)), y),
+    complex_numbers="holomorphic", follows=True,
+)  # fmt: skip
+reciprocal = primitive("Reciprocal", 13, "reciprocal", POSITIVE, complex_numbers="holomorphic", mixed="wide")
 
 
 @derivative(reciprocal)
@@ -200,32 +171,13 @@ def _(e: Expressions, dY: Expr, Y: Expr) -> Expr:
     return -(dY * Y * Y)
 
 
-@pointwise("Floor", since=13, jumps=True, samples=ONE)
-def floor(e: Expressions, X: Expr) -> Expr:
-    return e.floor(X)
-
-
-@pointwise("Ceil", since=13, jumps=True, samples=ONE)
-def ceil(e: Expressions, X: Expr) -> Expr:
-    return e.ceil(X)
-
-
-@pointwise("Round", since=22, jumps=True, samples=[*ONE, Sample([np.array([-2.5, -0.5, 0.5, 1.5, 2.6], np.float32)])])
-def round_(e: Expressions, X: Expr) -> Expr:
-    return e.rint(X)
-
-
-@pointwise(
-    "Sign",
-    since=13,
-    jumps=True,
-    output="output",
-    samples=[*ONE, Sample([i64(2, 3)]), Sample([np.array([0, 7], np.uint8)])],
-)
-def sign(e: Expressions, input: Expr) -> Expr:
-    return e.sign(input)
-
-
+floor = primitive("Floor", 13, "floor", ONE, jumps=True)
+ceil = primitive("Ceil", 13, "ceil", ONE, jumps=True)
+round_ = primitive("Round", 22, "rint", [*ONE, Sample([np.array([-2.5, -0.5, 0.5, 1.5, 2.6], np.float32)])], jumps=True)
+sign = primitive(
+    "Sign", 13, "sign", [*ONE, Sample([i64(2, 3)]), Sample([np.array([0, 7], np.uint8)])],
+    operands="input", output="output", jumps=True,
+)  # fmt: skip
 flat(floor, ceil, round_, sign)
 
 
@@ -275,34 +227,25 @@ def clip_grad(e: Expressions, dY: Expr, X: Expr, min: Expr | None = None, max: E
     return above if max is None else e.where(e.greater(X, max), 0, above)
 
 
-@pointwise(
-    "Max",
-    weights=weights.alike,
-    follows=True,
-    since=13,
-    output="max",
-    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
-)
-def max_(e: Expressions, *data_0: Expr) -> Expr:
-    result = data_0[0]
-    for x in data_0[1:]:
-        result = e.max(result, x)
-    return result
+MANY = [*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])]
 
 
-@pointwise(
-    "Min",
-    weights=weights.alike,
-    follows=True,
-    since=13,
-    output="min",
-    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
-)
-def min_(e: Expressions, *data_0: Expr) -> Expr:
-    result = data_0[0]
-    for x in data_0[1:]:
-        result = e.min(result, x)
-    return result
+def _many(name: str, since: int, combine: Callable[[Expressions, Expr, Expr], Expr], **traits: Unpack[Traits]) -> Op:
+    """Define an operator that combines any number of operands, one after the other."""
+
+    @pointwise(name, since=since, output=name.lower(), samples=MANY, **traits)
+    def record(e: Expressions, *data_0: Expr) -> Expr:
+        result = data_0[0]
+        for x in data_0[1:]:
+            result = combine(e, result, x)
+        return result
+
+    return record
+
+
+max_ = _many("Max", 13, lambda e, a, b: e.max(a, b), weights=weights.alike, follows=True)
+min_ = _many("Min", 13, lambda e, a, b: e.min(a, b), weights=weights.alike, follows=True)
+sum_ = _many("Sum", 13, lambda e, a, b: a + b, weights=weights.alike, complex_numbers="direct")
 
 
 @max_.grad
@@ -328,21 +271,6 @@ def extreme_grad(e: Expressions, dY: Expr, Y: Expr, X: Expr, *others: Expr) -> E
     return e.where(e.equal(X, Y), dY / count, 0)
 
 
-@pointwise(
-    "Sum",
-    complex_numbers="direct",
-    weights=weights.alike,
-    since=13,
-    output="sum",
-    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
-)
-def sum_(e: Expressions, *data_0: Expr) -> Expr:
-    result = data_0[0]
-    for x in data_0[1:]:
-        result = result + x
-    return result
-
-
 @sum_.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (dys[0],) * len(xs)
@@ -354,7 +282,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     weights=weights.alike,
     since=13,
     output="mean",
-    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
+    samples=MANY,
 )
 def mean(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
@@ -368,54 +296,20 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Mul(dys[0], g.scalar(1 / len(xs), dys[0])),) * len(xs)
 
 
-@pointwise(
-    "Equal", since=19, output="C", samples=[INTS, Sample([np.array([1.0, 2, np.nan]), np.array([1.0, 3, np.nan])])]
-)
-def equal(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.equal(A, B)
-
-
-@pointwise("Less", since=13, output="C", samples=PAIR)
-def less(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.less(A, B)
-
-
-@pointwise("LessOrEqual", since=16, output="C", samples=[*PAIR, INTS])
-def less_or_equal(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.less_equal(A, B)
-
-
-@pointwise("Greater", since=13, output="C", samples=PAIR)
-def greater(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.greater(A, B)
-
-
-@pointwise("GreaterOrEqual", since=16, output="C", samples=[*PAIR, INTS])
-def greater_or_equal(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.greater_equal(A, B)
-
+EQUAL = [INTS, Sample([np.array([1.0, 2, np.nan]), np.array([1.0, 3, np.nan])])]
+equal = primitive("Equal", 19, "equal", EQUAL, operands="A B", output="C")
+less = primitive("Less", 13, "less", PAIR, operands="A B", output="C")
+less_or_equal = primitive("LessOrEqual", 16, "less_equal", [*PAIR, INTS], operands="A B", output="C")
+greater = primitive("Greater", 13, "greater", PAIR, operands="A B", output="C")
+greater_or_equal = primitive("GreaterOrEqual", 16, "greater_equal", [*PAIR, INTS], operands="A B", output="C")
 
 BOOLS = [Sample([Tensor(DType.BOOL, (2, 3)), Tensor(DType.BOOL, (3,))])]
 
 
-@pointwise("And", since=7, output="C", samples=BOOLS)
-def and_(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.and_(A, B)
-
-
-@pointwise("Or", since=7, output="C", samples=BOOLS)
-def or_(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.or_(A, B)
-
-
-@pointwise("Xor", since=7, output="C", samples=BOOLS)
-def xor(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return e.xor(A, B)
-
-
-@pointwise("Not", since=1, samples=[Sample([Tensor(DType.BOOL, (2, 3))])])
-def not_(e: Expressions, X: Expr) -> Expr:
-    return e.not_(X)
+and_ = primitive("And", 7, "and", BOOLS, operands="A B", output="C")
+or_ = primitive("Or", 7, "or", BOOLS, operands="A B", output="C")
+xor = primitive("Xor", 7, "xor", BOOLS, operands="A B", output="C")
+not_ = primitive("Not", 1, "not", [Sample([Tensor(DType.BOOL, (2, 3))])])
 
 
 @pointwise(
@@ -438,9 +332,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 _SPECIAL = Sample([np.array([-np.inf, -1, 0, np.nan, np.inf], np.float32)])
 
 
-@pointwise("IsNaN", since=20, samples=[*ONE, _SPECIAL])
-def is_nan(e: Expressions, X: Expr) -> Expr:
-    return e.isnan(X)
+is_nan = primitive("IsNaN", 20, "isnan", [*ONE, _SPECIAL])
 
 
 @pointwise("IsInf", since=20, samples=[

@@ -136,15 +136,7 @@ def _(A: Tensor, B: Tensor, C: Tensor | None = None, *, transA: int = 0, transB:
 
 @gemm.grad
 def _(
-    g: Builder,
-    dys: Any,
-    ys: Any,
-    xs: Any,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    g: Builder, dys: Any, ys: Any, xs: Any, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
 ) -> tuple[Value | None, ...]:
     (dY,), (A, B, C) = dys, xs
     dA = dB = dC = None

@@ -68,19 +68,19 @@ def words_of(key: Sequence[int], seed: float | None) -> tuple[int, int]:
 
 def uniform(xp: Any, words: tuple[int, int], shape: Sequence[int]) -> Array:
     """float32 numbers in [0, 1), multiples of 2**-24."""
-    made = xp.empty(math.prod(shape), np.float32)
-    for begin in range(0, made.size, PIECE):
-        piece = made[begin : begin + PIECE]
+    numbers = xp.empty(math.prod(shape), np.float32)
+    for begin in range(0, numbers.size, PIECE):
+        piece = numbers[begin : begin + PIECE]
         piece[...] = _drawn(xp, words, begin, piece.size)
-    return made.reshape(tuple(shape))
+    return numbers.reshape(tuple(shape))
 
 
 def _drawn(xp: Any, words: tuple[int, int], begin: int, count: int) -> Array:
     """Numbers of a draw from `begin` on, a multiple of 4."""
     blocks = xp.arange(begin // 4, -(-(begin + count) // 4), dtype=np.uint64)
     zero = xp.zeros_like(blocks)
-    made = philox(words, [blocks & WORD, blocks >> 32, zero, zero])
-    flat = xp.stack(made, axis=-1).reshape(-1)[:count] >> 8
+    random_words = philox(words, [blocks & WORD, blocks >> 32, zero, zero])
+    flat = xp.stack(random_words, axis=-1).reshape(-1)[:count] >> 8
     return flat.astype(np.float32) * np.float32(2.0**-24)
 
 
@@ -100,15 +100,15 @@ def normal(k: Context, seed: float | None, shape: Sequence[int]) -> Array:
 
 def normal_from(xp: Any, words: tuple[int, int], begin: int, count: int) -> Array:
     """Return `count` float64 numbers of a draw from the standard normal distribution, from number `begin` on."""
-    made = xp.empty(count, np.float64)
+    numbers = xp.empty(count, np.float64)
     for at in range(begin - begin % 4, begin + count, PIECE):
         size = min(PIECE, begin + count - at)
         pairs = _drawn(xp, words, at, size + size % 2).astype(np.float64).reshape(-1, 2)
         radius = xp.sqrt(-2 * _log(xp, 1 - pairs[:, 0]))
         cosine, sine = _turn(xp, pairs[:, 1])
-        found = xp.stack([radius * cosine, radius * sine], axis=1).reshape(-1)[:size]
-        made[max(at - begin, 0) : at - begin + size] = found[max(begin - at, 0) :]
-    return made
+        values = xp.stack([radius * cosine, radius * sine], axis=1).reshape(-1)[:size]
+        numbers[max(at - begin, 0) : at - begin + size] = values[max(begin - at, 0) :]
+    return numbers
 
 
 def _log(xp: Any, x: Array) -> Array:
@@ -133,9 +133,9 @@ def _turn(xp: Any, turns: Array) -> tuple[Array, Array]:
 
 def _series(x: Array, coefficients: Sequence[float]) -> Array:
     """A polynomial, from its highest power on."""
-    made = x * coefficients[-1]
+    total = x * coefficients[-1]
     for c in coefficients[-2:0:-1]:
-        made += c
-        made *= x
-    made += coefficients[0]
-    return made
+        total += c
+        total *= x
+    total += coefficients[0]
+    return total

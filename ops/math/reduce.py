@@ -73,10 +73,12 @@ def reduction(
         result = k.xp.asarray(combine(k.xp, widen(data), over, bool(keepdims)))
         return result.astype(data.dtype, copy=not over)
 
-    made = op(name, since=since, outputs=("reduced",), samples=[*REDUCE_SAMPLES, *(samples or [])], **traits)(reference)
-    made.kind = "reduction"
+    record = op(name, since=since, outputs=("reduced",), samples=[*REDUCE_SAMPLES, *(samples or [])], **traits)(
+        reference
+    )
+    record.kind = "reduction"
 
-    @made.infer
+    @record.infer
     def _(data: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
         given: list[int] | None = []
         if axes is not None and length(axes) != 0:
@@ -89,7 +91,7 @@ def reduction(
             return data.of(())
         return data.of(unknown(data.rank if keepdims and data.dims is not None else None))
 
-    @made.grad
+    @record.grad
     def _(
         g: Builder, dys: Any, ys: Any, xs: Any, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> tuple[Value | None, ...]:
@@ -103,7 +105,7 @@ def reduction(
 
         return slope(g, kept(dys[0]), kept(ys[0]), data, reduced), None
 
-    return made
+    return record
 
 
 def _mean(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
@@ -257,19 +259,19 @@ def place_of(name: str, since: int, method: str) -> Op:
         if 0 in dims:  # no extreme is asked for, not even of nothing
             return k.xp.zeros(dims, np.int64)
         x = k.xp.flip(data, at) if select_last_index else data
-        found = k.xp.expand_dims(getattr(widen(x), method)(at), at).astype(np.int64)
-        found = data.shape[at] - 1 - found if select_last_index else found
-        return k.xp.array(found.reshape(dims))
+        places = k.xp.expand_dims(getattr(widen(x), method)(at), at).astype(np.int64)
+        places = data.shape[at] - 1 - places if select_last_index else places
+        return k.xp.array(places.reshape(dims))
 
-    made = op(name, since=since, outputs=("reduced",), samples=ARG_SAMPLES)(reference)
+    record = op(name, since=since, outputs=("reduced",), samples=ARG_SAMPLES)(reference)
 
-    @made.infer
+    @record.infer
     def _(data: Tensor, *, axis: int = 0, keepdims: int = 1) -> Tensor:
         if data.dims is None:
             return Tensor(DType.INT64, None)
         return Tensor(DType.INT64, _reduced_dims(data.dims, (axis_of(axis, data.rank),), keepdims))
 
-    @made.older
+    @record.older
     def _(
         g: Builder, xs: Any, types: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
     ) -> Value | None:
@@ -282,7 +284,7 @@ def place_of(name: str, since: int, method: str) -> Op:
         turned = g.Slice(xs[0], back, g.const([-np.iinfo(np.int64).max]), at, back)
         return g.Sub(last, getattr(g, name)(turned, axis=axis, keepdims=keepdims))
 
-    return made
+    return record
 
 
 arg_max = place_of("ArgMax", 13, "argmax")
@@ -313,10 +315,10 @@ def running(xp: Any, x: Array, axis: int, name: str) -> Array:
         return getattr(x, name)(axis, dtype=x.dtype)
     combine = xp.add if name == "cumsum" else xp.multiply
     sums = xp.empty(x.shape, x.dtype)
-    given, made = xp.moveaxis(x, axis, 0), xp.moveaxis(sums, axis, 0)
-    made[0] = given[0]
+    given, running_sums = xp.moveaxis(x, axis, 0), xp.moveaxis(sums, axis, 0)
+    running_sums[0] = given[0]
     for i in range(1, len(given)):
-        combine(made[i - 1], given[i], out=made[i])
+        combine(running_sums[i - 1], given[i], out=running_sums[i])
     return sums
 
 
@@ -332,16 +334,16 @@ def cumulated(name: str, since: int, method: str, first: int, **traits: Unpack[T
             sums[(slice(None),) * at + (slice(0, 1),)] = first
         return k.xp.ascontiguousarray(narrow(k.xp.flip(sums, at) if reverse else sums, x.dtype))
 
-    made = op(name, since=since, outputs=("y",), samples=CUMULATED_SAMPLES, **traits)(reference)
+    record = op(name, since=since, outputs=("y",), samples=CUMULATED_SAMPLES, **traits)(reference)
 
-    @made.infer
+    @record.infer
     def _(x: Tensor, axis: Tensor) -> Tensor:
         at = axis.ints()
         if at and x.dims is not None:
             axis_of(at[0], x.rank)
         return x.forget()
 
-    return made
+    return record
 
 
 cum_sum = cumulated("CumSum", 14, "cumsum", 0, mixed="wide", complex_numbers="direct")

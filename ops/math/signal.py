@@ -92,12 +92,7 @@ def _signal_axis(axis: int | None, rank: int) -> int:
 
 @dft.infer
 def _(
-    input: Tensor,
-    dft_length: Tensor | None = None,
-    axis: Tensor | None = None,
-    *,
-    inverse: int = 0,
-    onesided: int = 0,
+    input: Tensor, dft_length: Tensor | None = None, axis: Tensor | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Tensor:
     dims: list[Dim] = [*input.shape[:-1], 1 if inverse and onesided else 2]
     given = None if axis is None else axis.ints()
@@ -345,17 +340,17 @@ def window(name: str, *factors: float) -> Op:
     def reference(k: Context, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
         (count,) = ints(size)
         turn = 2 * math.pi * np.arange(count) / max(count if periodic else count - 1, 1)
-        made = sum((-1) ** i * f * np.cos(i * turn) for i, f in enumerate(factors))
-        return k.xp.asarray(convert(np, np.asarray(made), DType.from_onnx(output_datatype)))
+        values = sum((-1) ** i * f * np.cos(i * turn) for i, f in enumerate(factors))
+        return k.xp.asarray(convert(np, np.asarray(values), DType.from_onnx(output_datatype)))
 
-    made = op(name, since=17, outputs=("output",), samples=WINDOW_SAMPLES)(reference)
+    record = op(name, since=17, outputs=("output",), samples=WINDOW_SAMPLES)(reference)
 
-    @made.infer
+    @record.infer
     def _(size: Tensor, *, output_datatype: int = 1) -> Tensor:
         count = size.ints()
         return Tensor(DType.from_onnx(output_datatype), (count[0] if count else None,))
 
-    return made
+    return record
 
 
 hann_window = window("HannWindow", 0.5, 0.5)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.expr import Expr, Expressions
-from ..op import Op, Sample, pointwise
+from ..op import Op, Sample
 from ..types import f32
-from .derivatives import derivative
+from .derivatives import derivative, primitive
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -31,22 +31,13 @@ FROM_ONE = [Sample([np.array([1, 1.5, 4, 30], np.float32)])]
 
 
 def function(
-    name: str,
-    since: int,
-    primitive: str,
-    samples: list[Sample],
-    slope: Callable[..., Expr],
-    **traits: Unpack[Traits],
+    name: str, since: int, of: str, samples: list[Sample], slope: Callable[..., Expr], **traits: Unpack[Traits]
 ) -> Op:
-    """An operator that is one primitive of one operand; `slope` is the expression of its gradient."""
-
-    def rule(e: Expressions, input: Expr) -> Expr:
-        return e.make(primitive, input)
-
-    made = pointwise(name, since=since, output="output", samples=samples, **traits)(rule)
-    made.complex_numbers = "holomorphic"
-    derivative(made)(slope)
-    return made
+    """An operator that is the primitive `of` one operand; `slope` is the expression of its gradient."""
+    record = primitive(name, since, of, samples, operands="input", output="output", **traits)
+    record.complex_numbers = "holomorphic"
+    derivative(record)(slope)
+    return record
 
 
 def _beside_one(e: Expressions, x: Expr) -> Expr:

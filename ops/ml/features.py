@@ -220,8 +220,8 @@ def category_mapper(
 
 
 def _mapped(k: Context, x: Array, table: dict[Any, Any], default: Any, to: DType) -> Array:
-    found = [table.get(v, default) for v in k.each(x.ravel().tolist())]
-    return texts(found, x.shape) if to is DType.STRING else np.array(found, to.numpy).reshape(x.shape)
+    mapped = [table.get(v, default) for v in k.each(x.ravel().tolist())]
+    return texts(mapped, x.shape) if to is DType.STRING else np.array(mapped, to.numpy).reshape(x.shape)
 
 
 @category_mapper.infer
@@ -272,8 +272,8 @@ def label_encoder(
     if default_tensor is not None:
         default = default_tensor.ravel().tolist()[0]
     table = {_key(a): b for a, b in zip(keys, values, strict=True)}
-    found = [table.get(_key(v), default) for v in k.each(X.ravel().tolist())]
-    return texts(found, X.shape) if to is DType.STRING else np.array(found, to.numpy).reshape(X.shape)
+    labels = [table.get(_key(v), default) for v in k.each(X.ravel().tolist())]
+    return texts(labels, X.shape) if to is DType.STRING else np.array(labels, to.numpy).reshape(X.shape)
 
 
 def _key(value: Any) -> Any:

@@ -71,11 +71,11 @@ class Forest:
         return at
 
     def _is_member(self, nodes: Array, values: Array) -> Array:
-        found = np.zeros(nodes.shape, bool)
+        member = np.zeros(nodes.shape, bool)
         for node in np.unique(nodes).tolist():
             here = nodes == node
-            found[here] = np.isin(values[here], self.sets.get(node, ()))
-        return found
+            member[here] = np.isin(values[here], self.sets.get(node, ()))
+        return member
 
     def scores(self, x: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
         """The votes of all trees, [rows, targets]; and where there was any.
@@ -89,12 +89,12 @@ class Forest:
             raise ShapeError(f"the trees ask for feature {self.feature.max()}, and a row has {x.shape[1]}")
         if self.targets.max(initial=-1) >= targets:
             raise ShapeError(f"a leaf votes for target {self.targets.max()}, and there are {targets}")
-        made, seen = np.zeros((len(x), targets), self.weights.dtype), np.zeros((len(x), targets), bool)
+        votes, seen = np.zeros((len(x), targets), self.weights.dtype), np.zeros((len(x), targets), bool)
         step = max(ROWS // max(len(self.roots), 1), 1)
         for start in range(0, len(x), step):
             part = slice(start, start + step)
-            made[part], seen[part] = self._aggregated(self.leaves(x[part]), targets, aggregate)
-        return made, seen
+            votes[part], seen[part] = self._aggregated(self.leaves(x[part]), targets, aggregate)
+        return votes, seen
 
     def _aggregated(self, leaves: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
         start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
@@ -178,6 +178,6 @@ def remembered(build: Callable[..., Forest], **attrs: Any) -> Forest:
 
 @lru_cache(maxsize=16)
 def _remembered(build: Callable[..., Forest], *attrs: tuple[str, _Same]) -> Forest:
-    found: Hashable = build(**{a: v.value for a, v in attrs})
-    assert isinstance(found, Forest)
-    return found
+    forest: Hashable = build(**{a: v.value for a, v in attrs})
+    assert isinstance(forest, Forest)
+    return forest

@@ -82,10 +82,10 @@ def linear_classifier(
     scores = _linear(X, coefficients, intercepts, _score_columns(coefficients, intercepts, len(labels), X.shape[-1]))
     if scores.shape[1] == 1:  # one score tells two classes apart
         label = labels[(scores[:, 0] > 0).astype(int) if len(labels) == 2 else np.zeros(len(scores), int)]
-        made = transform(scores, post_transform)
+        probabilities = transform(scores, post_transform)
         if len(labels) == 2:
-            made = np.concatenate([1 - made, made], 1)
-        return label.copy(), made.astype(np.float32)
+            probabilities = np.concatenate([1 - probabilities, probabilities], 1)
+        return label.copy(), probabilities.astype(np.float32)
     return labels[scores.argmax(1)], transform(scores, post_transform).astype(np.float32)
 
 
@@ -102,8 +102,8 @@ def _(
         raise ShapeError("a LinearClassifier has labels of one kind", hint="remove one of the classlabels attributes")
     labels = len(labels_of(classlabels_ints, classlabels_strings))
     features = X.dims[-1] if X.dims else None
-    made = _score_columns(coefficients, intercepts, labels, features)
-    columns = 2 if made == 1 and labels == 2 else made
+    scores = _score_columns(coefficients, intercepts, labels, features)
+    columns = 2 if scores == 1 and labels == 2 else scores
     known = bool(intercepts) or isinstance(features, int)
     return classified(X, classlabels_ints, classlabels_strings, columns if known else None)
 

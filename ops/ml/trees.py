@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
-from ..op import Context, Sample, op
+from ..op import REQUIRED, Context, Sample, op
 from ..types import Array, Tensor
 from .forest import MEMBER, MODES, Forest, alike, checked, depth_of, remembered, scores_of
-from .scores import TRANSFORMS, Floats, Ints, Texts, both_classes, classified, labels_of, regressed, transform
+from .scores import TRANSFORMS, Ints, Texts, both_classes, classified, labels_of, regressed, transform
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 X = np.array([[0.5, 1], [2, -1], [2, 3], [np.nan, 0]], np.float32)
@@ -110,13 +110,23 @@ def _from_ids(
     )
 
 
+def _either(attrs: Mapping[str, Any], name: str) -> Any:
+    """An attribute that may be given as a list or as a tensor."""
+    tensor = attrs.get(f"{name}_as_tensor")
+    return attrs.get(name) if tensor is None else tensor
+
+
+def _attributes(votes: str) -> dict[str, None]:
+    """The attributes of trees whose nodes are named by pairs, and of the `votes` of their leaves: none is required."""
+    numbers = ("base_values", "nodes_hitrates", "nodes_values", f"{votes}_weights")
+    lists = "falsenodeids featureids missing_value_tracks_true modes nodeids treeids truenodeids"
+    names = [f"nodes_{name}" for name in lists.split()] + [f"{votes}_{name}" for name in ("ids", "nodeids", "treeids")]
+    return dict.fromkeys((*names, *numbers, *(f"{name}_as_tensor" for name in numbers)))
+
+
 def forest_by_ids(attrs: Mapping[str, Any], votes: str) -> Forest:
     """The forest of attributes whose trees have nodes named by pairs; `votes` is what its leaves vote for: a target or
     a class."""
-
-    def either(name: str) -> Any:
-        tensor = attrs.get(f"{name}_as_tensor")
-        return attrs.get(name) if tensor is None else tensor
 
     return remembered(
         _from_ids,
@@ -124,14 +134,14 @@ def forest_by_ids(attrs: Mapping[str, Any], votes: str) -> Forest:
         node=attrs.get("nodes_nodeids"),
         feature=attrs.get("nodes_featureids"),
         mode=attrs.get("nodes_modes"),
-        split=either("nodes_values"),
+        split=_either(attrs, "nodes_values"),
         yes=attrs.get("nodes_truenodeids"),
         no=attrs.get("nodes_falsenodeids"),
         nan_is_yes=attrs.get("nodes_missing_value_tracks_true"),
         vote_tree=attrs.get(f"{votes}_treeids"),
         vote_node=attrs.get(f"{votes}_nodeids"),
         vote_target=attrs.get(f"{votes}_ids"),
-        weight=either(f"{votes}_weights"),
+        weight=_either(attrs, f"{votes}_weights"),
     )
 
 
@@ -189,6 +199,7 @@ ONE_TARGET = _small("target", target_ids=(0,) * 5, n_targets=1)
 @op(
     "TreeEnsembleRegressor",
     domain="ai.onnx.ml",
+    attributes=_attributes("target"),
     since=5,
     samples=[
         *(
@@ -205,33 +216,15 @@ def tree_ensemble_regressor(
     X: Array,
     *,
     aggregate_function: str = "SUM",
-    base_values: Floats = None,
-    base_values_as_tensor: Array | None = None,
     n_targets: int | None = None,
-    nodes_falsenodeids: Ints = None,
-    nodes_featureids: Ints = None,
-    nodes_hitrates: Floats = None,
-    nodes_hitrates_as_tensor: Array | None = None,
-    nodes_missing_value_tracks_true: Ints = None,
-    nodes_modes: Texts = None,
-    nodes_nodeids: Ints = None,
-    nodes_treeids: Ints = None,
-    nodes_truenodeids: Ints = None,
-    nodes_values: Floats = None,
-    nodes_values_as_tensor: Array | None = None,
     post_transform: str = "NONE",
-    target_ids: Ints = None,
-    target_nodeids: Ints = None,
-    target_treeids: Ints = None,
-    target_weights: Floats = None,
-    target_weights_as_tensor: Array | None = None,
+    **nodes: Any,
 ) -> Array:
-    forest = forest_by_ids(locals(), "target")
+    forest, base = forest_by_ids(nodes, "target"), _either(nodes, "base_values")
     if aggregate_function not in AGGREGATES:
         raise ShapeError(f"aggregate_function {aggregate_function!r} is none of {', '.join(AGGREGATES)}")
     targets = n_targets or 1
     scores, _ = scores_of(k, forest, _features(X), targets, aggregate_function)
-    base = base_values_as_tensor if base_values_as_tensor is not None else base_values
     if base is not None and len(base) not in (0, targets):
         raise ShapeError(f"{len(base)} base_values for {targets} targets", hint="give one for each target, or none")
     if base is not None and len(base):
@@ -247,6 +240,7 @@ def _(X: Tensor, **attrs: Any) -> Tensor:
 @op(
     "TreeEnsembleClassifier",
     domain="ai.onnx.ml",
+    attributes=_attributes("class"),
     since=5,
     outputs=("Y", "Z"),
     samples=[
@@ -271,32 +265,14 @@ def tree_ensemble_classifier(
     k: Context,
     X: Array,
     *,
-    base_values: Floats = None,
-    base_values_as_tensor: Array | None = None,
-    class_ids: Ints = None,
-    class_nodeids: Ints = None,
-    class_treeids: Ints = None,
-    class_weights: Floats = None,
-    class_weights_as_tensor: Array | None = None,
     classlabels_int64s: Ints = None,
     classlabels_strings: Texts = None,
-    nodes_falsenodeids: Ints = None,
-    nodes_featureids: Ints = None,
-    nodes_hitrates: Floats = None,
-    nodes_hitrates_as_tensor: Array | None = None,
-    nodes_missing_value_tracks_true: Ints = None,
-    nodes_modes: Texts = None,
-    nodes_nodeids: Ints = None,
-    nodes_treeids: Ints = None,
-    nodes_truenodeids: Ints = None,
-    nodes_values: Floats = None,
-    nodes_values_as_tensor: Array | None = None,
     post_transform: str = "NONE",
+    **nodes: Any,
 ) -> tuple[Array, Array]:
-    forest = forest_by_ids(locals(), "class")
+    forest, given = forest_by_ids(nodes, "class"), _either(nodes, "base_values")
     labels = labels_of(classlabels_int64s, classlabels_strings)
     scores, seen = scores_of(k, forest, _features(X), len(labels), "SUM")
-    given = base_values_as_tensor if base_values_as_tensor is not None else base_values
     base = np.asarray(() if given is None else given, scores.dtype)
     if len(labels) == 2 and forest.lone is not None:
         # every vote is for one class: its score tells both apart
@@ -403,6 +379,12 @@ MEMBERS = {
 @op(
     "TreeEnsemble",
     domain="ai.onnx.ml",
+    attributes={
+        **dict.fromkeys(("membership_values", "nodes_hitrates", "nodes_missing_value_tracks_true")),
+        **dict.fromkeys(("leaf_weights", "nodes_modes", "nodes_splits", "tree_roots"), REQUIRED),
+        **dict.fromkeys((f"nodes_{side}" for side in ("falseleafs", "falsenodeids", "featureids")), REQUIRED),
+        **dict.fromkeys((f"nodes_{side}" for side in ("trueleafs", "truenodeids")), REQUIRED),
+    },
     since=5,
     samples=[
         Sample([X], ENSEMBLE),
@@ -425,22 +407,11 @@ def tree_ensemble(
     *,
     aggregate_function: int = 1,
     leaf_targetids: Ints,
-    leaf_weights: Array,
-    membership_values: Array | None = None,
     n_targets: int | None = None,
-    nodes_falseleafs: Ints,
-    nodes_falsenodeids: Ints,
-    nodes_featureids: Ints,
-    nodes_hitrates: Array | None = None,
-    nodes_missing_value_tracks_true: Ints = None,
-    nodes_modes: Array,
-    nodes_splits: Array,
-    nodes_trueleafs: Ints,
-    nodes_truenodeids: Ints,
     post_transform: int = 0,
-    tree_roots: Ints,
+    **nodes: Any,
 ) -> Array:
-    forest = forest_by_lists(locals())
+    forest = forest_by_lists({"leaf_targetids": leaf_targetids, **nodes})
     targets = n_targets or max(leaf_targetids or (0,)) + 1
     for name, chosen, names in (
         ("aggregate_function", aggregate_function, AGGREGATES),

@@ -11,26 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.composed import composed
 from ..core.rules import has_rank, narrow, product, same, total, widen
 from ..errors import ShapeError
 from ..op import Body, Builder, Context, Sample, Subgraph, Value, op
 from ..types import Array, Dim, DType, Tensor, Type, f32
-
-
-def split_heads(x: Array, heads: int | None) -> Array:
-    """[batch, heads, length, size] of an array that may have the heads packed into its last of three dims."""
-    if x.ndim == 4:
-        return x
-    if not heads:
-        raise ShapeError(f"an input of {x.ndim} dims needs the number of heads", hint="set q_num_heads, kv_num_heads")
-    batch, length, hidden = x.shape
-    return x.reshape(batch, length, heads, hidden // heads).transpose(0, 2, 1, 3)
-
-
-def join_heads(x: Array) -> Array:
-    """[batch, length, heads * size] of an array [batch, heads, length, size]."""
-    batch, heads, length, size = x.shape
-    return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
 
 
 def softmax(xp: Any, scores: Array) -> Array:
@@ -48,8 +33,8 @@ def _scores(xp: Any, q: Array, key: Array, scale: float | None) -> Array:
     batch, heads, length, size = q.shape
     root = np.asarray(math.sqrt(1 / math.sqrt(max(size, 1)) if scale is None else scale), q.dtype)
     grouped = (q * root).reshape(batch, key.shape[1], heads // max(key.shape[1], 1), length, size)
-    found = xp.matmul(grouped, (key * root).swapaxes(2, 3)[:, :, None])
-    return found.reshape(batch, heads, length, key.shape[2])
+    scores = xp.matmul(grouped, (key * root).swapaxes(2, 3)[:, :, None])
+    return scores.reshape(batch, heads, length, key.shape[2])
 
 
 def _average(xp: Any, weights: Array, value: Array) -> Array:
@@ -58,57 +43,18 @@ def _average(xp: Any, weights: Array, value: Array) -> Array:
     return xp.matmul(grouped, value[:, :, None]).reshape(batch, heads, length, value.shape[3])
 
 
-def _visible(
-    xp: Any, length: int, count: int, past: int, filled: Array | None, is_causal: int, left: int, right: int
-) -> Array | None:
-    """Return the mask of the keys that each query may see, as [batch or 1, 1, queries, keys]; None for all of them.
-
-    A query's place among the keys is its number plus the keys that came before this block of queries.
-    """
-    if filled is None and not is_causal and left < 0 and right < 0:
-        return None
-    at = xp.arange(count)[None, None, None, :]
-    first = past if filled is None or past else filled.reshape(-1, 1, 1, 1) - length
-    place = first + xp.arange(length)[None, None, :, None]
-    seen = xp.ones((1, 1, length, count), bool) if filled is None else at < filled.reshape(-1, 1, 1, 1)
-    if is_causal:
-        seen = seen & (at <= place)
-    if left >= 0:
-        seen = seen & (at >= place - left)
-    if right >= 0:
-        seen = seen & (at <= place + right)
-    return seen
-
-
-def _masked(xp: Any, scores: Array, mask: Array | None, seen: Array | None) -> Array:
-    """The scores, -inf where a mask or a place forbids to look. A mask of numbers is added, with -inf where a place
-    forbids it: as the standard's function body does, a score of +inf there is NaN."""
-    none = np.asarray(-math.inf, scores.dtype)
-    if mask is None:
-        return scores if seen is None else xp.where(seen, scores, none)
-    count = mask.shape[-1]
-    part = scores[..., :count]
-    if mask.dtype == bool:
-        part = xp.where(mask if seen is None else mask & seen[..., :count], part, none)
-    else:
-        mask = mask.astype(scores.dtype)
-        part = part + (mask if seen is None else xp.where(seen[..., :count], mask, none))
-    hidden = xp.full((*scores.shape[:-1], scores.shape[-1] - count), none)
-    return xp.concatenate([part, hidden], -1)  # keys past the end of the mask are hidden
-
-
 _Q, _KV = f32(2, 3, 4, 8), f32(2, 3, 6, 8)
 _GROUPED = [f32(2, 4, 3, 8), f32(2, 2, 5, 8), f32(2, 2, 5, 6)]
-_PACKED = [f32(2, 4, 24), f32(2, 6, 12), f32(2, 6, 8)]
 _HEADS = {"q_num_heads": 6, "kv_num_heads": 3}
 _CACHED = [f32(2, 4, 3, 8), f32(2, 2, 3, 8), f32(2, 2, 3, 6)]
 _PAST = [f32(2, 2, 4, 8), f32(2, 2, 4, 6)]
 _BOOLS = np.array([[1, 1, 0, 1, 0, 1], [0] * 6, [1] * 6, [0, 1, 1, 0, 0, 1]], bool)
 
 
-@op(
+@composed(
     "Attention", kind="attention", planned_from=0, written_out=True,
     since=25,
+    inputs=("Q", "K", "V", "attn_mask?", "past_key?", "past_value?", "nonpad_kv_seqlen?"),
     outputs=("Y", "present_key?", "present_value?", "qk_matmul_output?"),
     samples=[
         Sample([_Q, _KV, _KV]),
@@ -130,14 +76,9 @@ _BOOLS = np.array([[1, 1, 0, 1, 0, 1], [0] * 6, [1] * 6, [0, 1, 1, 0, 0, 1]], bo
     ],
 )  # fmt: skip
 def attention(
-    k: Context,
-    Q: Array,
-    K: Array,
-    V: Array,
-    attn_mask: Array | None = None,
-    past_key: Array | None = None,
-    past_value: Array | None = None,
-    nonpad_kv_seqlen: Array | None = None,
+    g: Builder,
+    xs: Any,
+    types: Any,
     *,
     is_causal: int = 0,
     kv_num_heads: int | None = None,
@@ -148,30 +89,47 @@ def attention(
     scale: float | None = None,
     softcap: float = 0.0,
     softmax_precision: int | None = None,
-) -> tuple[Array, ...]:
-    xp = k.xp
-    key, value = split_heads(K, kv_num_heads), split_heads(V, kv_num_heads)
-    if past_key is not None and past_value is not None:
-        key, value = xp.concatenate([past_key, key], 2), xp.concatenate([past_value, value], 2)
-    q = widen(split_heads(Q, q_num_heads))
-    raw = _scores(xp, q, widen(key).astype(q.dtype, copy=False), scale)
-    capped = softcap * xp.tanh(raw / softcap) if softcap else raw
-    past = 0 if past_key is None else past_key.shape[2]
-    seen = _visible(xp, q.shape[2], key.shape[2], past, nonpad_kv_seqlen, is_causal, left_window_size,
-                    right_window_size)  # fmt: skip
-    masked = _masked(xp, capped, attn_mask, seen)
-    exact = masked if softmax_precision is None else masked.astype(DType.from_onnx(softmax_precision).numpy)
-    weights = softmax(xp, widen(exact)).astype(q.dtype, copy=False)
-    y = narrow(_average(xp, weights, widen(value).astype(q.dtype, copy=False)), Q.dtype)
-    y = xp.array(join_heads(y) if Q.ndim == 3 else y, order="C")
-    if len(k.wanted) == 1:
-        return (y,)
-    shown = (raw, capped, masked, weights)[qk_matmul_output_mode]
-    return y, xp.array(key, order="C"), xp.array(value, order="C"), xp.array(narrow(shown, Q.dtype), order="C")
+) -> tuple[Value, ...] | None:
+    if any(t is not None and t.dims is None for t in types[:5]):
+        return None  # packed heads or not: the ranks tell
+    Q, K, V, mask, past_key, past_value, filled = xs
+    kind = types[0].dtype
+    wide = DType.FLOAT if kind.narrow else kind
+    key, value = (
+        fresh if past is None else g.Concat(past, fresh, axis=2)
+        for past, fresh in ((past_key, _heads(g, K, kv_num_heads)), (past_value, _heads(g, V, kv_num_heads)))
+    )
+    q, k, v = (_in(g, x, wide) for x in (_heads(g, Q, q_num_heads), key, value))
+    shapes = [_dims_of(g, x) for x in (q, key, value)]
+    heads = [_known(g, x)[1] for x in (q, key)]
+    grouped = not (isinstance(heads[0], int) and heads[0] == heads[1])  # several heads of queries to one of keys
+    raw = _grouped(
+        g, g.Mul(q, _scale(g, q, scale)), g.Transpose(k, perm=(0, 1, 3, 2)), shapes[0], shapes[1], 2, grouped
+    )
+    capped = raw if not softcap else g.Mul(g.Tanh(g.Div(raw, g.scalar(softcap, raw))), g.scalar(softcap, raw))
+    seen = _seen(g, shapes, past_key, filled, is_causal, left_window_size, right_window_size)
+    shown, dead = _bias(g, capped, mask, seen, _known(g, key)[2], shapes[1][2])
+    masked = _hidden(g, capped, shown)
+    if dead is not None and (mask is not None or filled is not None or left_window_size >= 0):
+        somewhere = g.Or(shown, dead) if _is_bool(g, shown) else g.Where(dead, g.scalar(0, shown), shown)
+        exact = _hidden(g, capped, somewhere)  # scores of queries that see nothing: any, of which nothing is shown
+    else:
+        exact, dead = masked, None
+    if softmax_precision is not None:
+        exact = _in(g, g.Cast(exact, to=softmax_precision), wide)
+    weights = g.Softmax(exact, axis=-1)
+    y = _grouped(g, weights, v, shapes[0], shapes[2], 3, grouped)
+    if dead is not None:
+        y, weights = (g.Where(dead, g.scalar(0, x), x) for x in (y, weights))
+    if len(types[0].dims) == 3:
+        batch, _, length, _ = shapes[0]
+        y = g.Reshape(g.Transpose(y, perm=(0, 2, 1, 3)), g.Concat(
+            batch, length, g.Mul(shapes[0][1], shapes[2][3]), axis=0), allowzero=1)  # fmt: skip
+    return _in(g, y, kind), key, value, _in(g, (raw, capped, masked, weights)[qk_matmul_output_mode], kind)
 
 
 def _head_dims(t: Tensor, heads: int | None) -> tuple[Dim, ...]:
-    """The dims of `split_heads`."""
+    """The dims of [batch, heads, length, size], of a tensor that may have the heads packed into its last of three."""
     if t.dims is None:
         return (None, heads, None, None)
     has_rank(t, 3, 4)
@@ -228,60 +186,6 @@ def _(
     )
 
 
-@attention.body
-def _(
-    g: Builder,
-    xs: Any,
-    types: Any,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    left_window_size: int = -1,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
-    right_window_size: int = -1,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-) -> tuple[Value, ...] | None:
-    if any(t is not None and t.dims is None for t in types[:5]):
-        return None  # packed heads or not: the ranks tell
-    Q, K, V, mask, past_key, past_value, filled = xs
-    kind = types[0].dtype
-    wide = DType.FLOAT if kind.narrow else kind
-    key, value = (
-        fresh if past is None else g.Concat(past, fresh, axis=2)
-        for past, fresh in ((past_key, _heads(g, K, kv_num_heads)), (past_value, _heads(g, V, kv_num_heads)))
-    )
-    q, k, v = (_in(g, x, wide) for x in (_heads(g, Q, q_num_heads), key, value))
-    shapes = [_dims_of(g, x) for x in (q, key, value)]
-    heads = [_known(g, x)[1] for x in (q, key)]
-    grouped = not (isinstance(heads[0], int) and heads[0] == heads[1])  # several heads of queries to one of keys
-    raw = _grouped(
-        g, g.Mul(q, _scale(g, q, scale)), g.Transpose(k, perm=(0, 1, 3, 2)), shapes[0], shapes[1], 2, grouped
-    )
-    capped = raw if not softcap else g.Mul(g.Tanh(g.Div(raw, g.scalar(softcap, raw))), g.scalar(softcap, raw))
-    seen = _seen(g, shapes, past_key, filled, is_causal, left_window_size, right_window_size)
-    shown, dead = _bias(g, capped, mask, seen, _known(g, key)[2], shapes[1][2])
-    masked = _hidden(g, capped, shown)
-    if dead is not None and (mask is not None or filled is not None or left_window_size >= 0):
-        somewhere = g.Or(shown, dead) if _is_bool(g, shown) else g.Where(dead, g.scalar(0, shown), shown)
-        exact = _hidden(g, capped, somewhere)  # scores of queries that see nothing: any, of which nothing is shown
-    else:
-        exact, dead = masked, None
-    if softmax_precision is not None:
-        exact = _in(g, g.Cast(exact, to=softmax_precision), wide)
-    weights = g.Softmax(exact, axis=-1)
-    y = _grouped(g, weights, v, shapes[0], shapes[2], 3, grouped)
-    if dead is not None:
-        y, weights = (g.Where(dead, g.scalar(0, x), x) for x in (y, weights))
-    if len(types[0].dims) == 3:
-        batch, _, length, _ = shapes[0]
-        y = g.Reshape(g.Transpose(y, perm=(0, 2, 1, 3)), g.Concat(
-            batch, length, g.Mul(shapes[0][1], shapes[2][3]), axis=0), allowzero=1)  # fmt: skip
-    return _in(g, y, kind), key, value, _in(g, (raw, capped, masked, weights)[qk_matmul_output_mode], kind)
-
-
 def _in(g: Builder, x: Value, dtype: DType) -> Value:
     known = g.type_of(x)
     return x if isinstance(known, Tensor) and known.dtype is dtype else g.Cast(x, to=dtype.onnx)
@@ -304,7 +208,7 @@ def _dims_of(g: Builder, x: Value) -> list[Value]:
 
 
 def _heads(g: Builder, x: Value, heads: int | None) -> Value:
-    """`split_heads` in standard operators."""
+    """[batch, heads, length, size] of a tensor that may have the heads packed into its last of three dims."""
     if g.rank_of(x) == 4:
         return x
     if not heads:
@@ -330,8 +234,8 @@ def _grouped(g: Builder, x: Value, y: Value, q: list[Value], other: list[Value],
         return g.MatMul(x, y)
     rows = g.Mul(g.Div(q[1], g.Max(other[1], g.const([1]))), q[2])
     together = g.Concat(q[0], other[1], rows, g.Shape(x, start=3, end=4), axis=0)
-    made = g.MatMul(g.Reshape(x, together, allowzero=1), y)
-    return g.Reshape(made, g.Concat(*q[:3], other[last], axis=0), allowzero=1)
+    product = g.MatMul(g.Reshape(x, together, allowzero=1), y)
+    return g.Reshape(product, g.Concat(*q[:3], other[last], axis=0), allowzero=1)
 
 
 def _seen(
@@ -343,7 +247,10 @@ def _seen(
     left: int,
     right: int,
 ) -> Value | None:
-    """`_visible` in standard operators."""
+    """Return the mask of the keys that each query may see, as [batch or 1, 1, queries, keys]; None for all of them.
+
+    A query's place among the keys is its number plus the keys that came before this block of queries.
+    """
     if filled is None and not is_causal and left < 0 and right < 0:
         return None
 
@@ -398,7 +305,8 @@ def _bias(
 
 
 def _hidden(g: Builder, scores: Value, shown: Value | None) -> Value:
-    """`_masked` in standard operators."""
+    """The scores, -inf where a mask or a place forbids to look. A mask of numbers is added, with -inf where a place
+    forbids it: as the standard's function body does, a score of +inf there is NaN."""
     if shown is None:
         return scores
     return g.Where(shown, scores, g.scalar(-math.inf, scores)) if _is_bool(g, shown) else g.Add(scores, shown)
@@ -477,9 +385,9 @@ def _(
     return Q.of((*q[:3], value[3]))
 
 
-def _check_same(made: tuple[Type, ...], like: Tensor) -> None:
+def _check_same(results: tuple[Type, ...], like: Tensor) -> None:
     """Refuse a body that changes the element type or a size."""
-    if len(made) != 1 or not isinstance(made[0], Tensor) or made[0].dtype is not like.dtype:
-        raise ShapeError(f"the body makes {', '.join(map(str, made))} of {like}, which should keep its type")
-    for a, b in zip(made[0].dims or (), like.shape, strict=False):
-        same(a, b, f"the body makes {made[0]} of {like}")
+    if len(results) != 1 or not isinstance(results[0], Tensor) or results[0].dtype is not like.dtype:
+        raise ShapeError(f"the body makes {', '.join(map(str, results))} of {like}, which should keep its type")
+    for a, b in zip(results[0].dims or (), like.shape, strict=False):
+        same(a, b, f"the body makes {results[0]} of {like}")

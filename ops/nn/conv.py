@@ -48,18 +48,10 @@ def add_bias(y: Array, B: Array | None) -> Array:
         Sample([f32(0, 3, 5, 5), f32(4, 3, 3, 3)]),
     ],
 )
-def conv(
-    k: Context,
-    X: Array,
-    W: Array,
-    B: Array | None = None,
-    *,
-    group: int = 1,
-    **window: Any,
-) -> Array:
-    found = known(windows(X.shape[2:], W.shape[2:], **window))
-    views = taps(padded(k.xp, widen(X), found), found)
-    n, places = X.shape[0], [w.out for w in found]
+def conv(k: Context, X: Array, W: Array, B: Array | None = None, *, group: int = 1, **window: Any) -> Array:
+    sliding = known(windows(X.shape[2:], W.shape[2:], **window))
+    views = taps(padded(k.xp, widen(X), sliding), sliding)
+    n, places = X.shape[0], [w.out for w in sliding]
     weights = widen(W).reshape(group, W.shape[0] // group, W.shape[1], len(views))
     if W.shape[1] == 1 and group > 1:  # depthwise: one multiply-add per tap, no patches
         y = _depthwise(k, views, weights)
@@ -88,13 +80,7 @@ def _depthwise(k: Context, views: Sequence[Array], weights: Array) -> Array:
 
 @conv.infer
 def _(
-    X: Tensor,
-    W: Tensor,
-    B: Tensor | None = None,
-    *,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    **window: Any,
+    X: Tensor, W: Tensor, B: Tensor | None = None, *, group: int = 1, kernel_shape: Ints = None, **window: Any
 ) -> Tensor:
     x, w, kernel = conv_dims(X, W, kernel_shape)
     if x is None or w is None:
@@ -152,12 +138,12 @@ def check_bias(B: Tensor | None, filters: Dim, W: Tensor) -> None:
 def transposed_windows(
     sizes: Sequence[Dim],
     kernel: Sequence[Dim],
-    strides: Ints,
-    dilations: Ints,
-    pads: Ints,
-    auto_pad: str,
-    output_padding: Ints,
-    output_shape: Ints,
+    strides: Ints = None,
+    dilations: Ints = None,
+    pads: Ints = None,
+    auto_pad: str = "NOTSET",
+    output_padding: Ints = None,
+    output_shape: Ints = None,
 ) -> tuple[Window | None, ...]:
     """The windows that a convolution from the result back to the input would have."""
     n = len(sizes)
@@ -165,11 +151,11 @@ def transposed_windows(
     more = per_axis(output_padding, n, 0, "output_padding")
     edge = per_axis(pads, 2 * n, 0, "pads")
     target = per_axis(output_shape, n, -1, "output_shape")
-    found: list[Window | None] = []
+    windows: list[Window | None] = []
     for i, (size, taken) in enumerate(zip(sizes, kernel, strict=True)):
         if not isinstance(size, int) or not isinstance(taken, int):
             known_out = target[i] if output_shape else None
-            found.append(None if known_out is None else Window(-1, step[i], spread[i], 0, 0, known_out))
+            windows.append(None if known_out is None else Window(-1, step[i], spread[i], 0, 0, known_out))
             continue
         whole = step[i] * (size - 1) + more[i] + (taken - 1) * spread[i] + 1
         before, after = edge[i], edge[n + i]
@@ -182,12 +168,13 @@ def transposed_windows(
         out = target[i] if output_shape else whole - before - after
         if out < 0:
             raise ShapeError(f"pads {[before, after]} crop more than the {whole} elements of spatial axis {i}")
-        found.append(Window(taken, step[i], spread[i], before, after, out))
-    return tuple(found)
+        windows.append(Window(taken, step[i], spread[i], before, after, out))
+    return tuple(windows)
 
 
 @op(
     "ConvTranspose",
+    attributes={**CONV, "output_padding": None, "output_shape": None},
     weights=weights.conv_transpose,
     kind="convolution",
     planned_from=0,
@@ -210,52 +197,27 @@ def transposed_windows(
     ],
 )
 def conv_transpose(
-    k: Context,
-    X: Array,
-    W: Array,
-    B: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    output_padding: Ints = None,
-    output_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    k: Context, X: Array, W: Array, B: Array | None = None, *, group: int = 1, kernel_shape: Ints = None, **window: Any
 ) -> Array:
     n, c, *sizes = X.shape
-    made = W.shape[1] * group
-    found = known(
-        transposed_windows(sizes, W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape)
-    )
+    channels = W.shape[1] * group
+    sliding = known(transposed_windows(sizes, W.shape[2:], **window))
     weights = widen(W).reshape(1, group, c // group, math.prod(W.shape[1:]))
     patches = k.xp.matmul(weights.swapaxes(2, 3), widen(X).reshape(n, group, c // group, math.prod(sizes)))
-    patches = patches.reshape(n, made, math.prod(W.shape[2:]), *sizes)
+    patches = patches.reshape(n, channels, math.prod(W.shape[2:]), *sizes)
     # every input place adds its patch into the whole result, of which the pads are then cut off
-    whole = [max((s - 1) * w.stride + w.span, w.before + w.out) for s, w in zip(sizes, found, strict=True)]
-    y = k.xp.zeros((n, made, *whole), patches.dtype)
-    reach = [Window(w.kernel, w.stride, w.dilation, 0, 0, s) for s, w in zip(sizes, found, strict=True)]
+    whole = [max((s - 1) * w.stride + w.span, w.before + w.out) for s, w in zip(sizes, sliding, strict=True)]
+    y = k.xp.zeros((n, channels, *whole), patches.dtype)
+    reach = [Window(w.kernel, w.stride, w.dilation, 0, 0, s) for s, w in zip(sizes, sliding, strict=True)]
     for t, view in enumerate(k.each(taps(y, reach), 1)):
         view += patches[:, :, t]
-    y = y[(slice(None), slice(None), *(slice(w.before, w.before + w.out) for w in found))].copy()
+    y = y[(slice(None), slice(None), *(slice(w.before, w.before + w.out) for w in sliding))].copy()
     return narrow(add_bias(y, B), X.dtype)
 
 
 @conv_transpose.infer
 def _(
-    X: Tensor,
-    W: Tensor,
-    B: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = None,
-    group: int = 1,
-    kernel_shape: Ints = None,
-    output_padding: Ints = None,
-    output_shape: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    X: Tensor, W: Tensor, B: Tensor | None = None, *, group: int = 1, kernel_shape: Ints = None, **window: Any
 ) -> Tensor:
     x, w, kernel = conv_dims(X, W, kernel_shape)
     if x is None or w is None:
@@ -263,8 +225,8 @@ def _(
     same(x[1], w[0], f"{X} has other channels than the kernel {W} takes")
     filters = product((w[1], group))
     check_bias(B, filters, W)
-    found = transposed_windows(x[2:], kernel, strides, dilations, pads, auto_pad, output_padding, output_shape)
-    return X.of((x[0], filters, *(None if f is None else f.out for f in found)))
+    sliding = transposed_windows(x[2:], kernel, **window)
+    return X.of((x[0], filters, *(None if f is None else f.out for f in sliding)))
 
 
 @conv_transpose.grad

@@ -37,29 +37,21 @@ def _shape(*dims: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         Sample([f32(0, 4, 3), f32(4, 3, 3), _shape(0, 3, 5)]),
     ],
 )
-def conv_grad_input(
-    k: Context,
-    dy: Array,
-    W: Array,
-    shape: Array,
-    *,
-    group: int = 1,
-    **window: Any,
-) -> Array:
+def conv_grad_input(k: Context, dy: Array, W: Array, shape: Array, *, group: int = 1, **window: Any) -> Array:
     """The gradient of Conv to its input of this shape: every window adds its part in place."""
     batch, channels, *spatial = ints(shape)
-    found = known(windows(spatial, W.shape[2:], **window))
+    sliding = known(windows(spatial, W.shape[2:], **window))
     places = dy.shape[2:]
     weights = widen(W).reshape(1, group, W.shape[0] // group, math.prod(W.shape[1:]))
     patches = k.xp.matmul(
         weights.swapaxes(2, 3), widen(dy).reshape(batch, group, W.shape[0] // group, math.prod(places))
     )
     patches = patches.reshape(batch, channels, math.prod(W.shape[2:]), *places)
-    whole = [n + w.before + w.after + w.extra for n, w in zip(spatial, found, strict=True)]
+    whole = [n + w.before + w.after + w.extra for n, w in zip(spatial, sliding, strict=True)]
     dx = k.xp.zeros((batch, channels, *whole), patches.dtype)
-    for t, view in enumerate(taps(dx, found)):
+    for t, view in enumerate(taps(dx, sliding)):
         view += patches[:, :, t]
-    return narrow(unpadded(k.xp, dx, found, spatial), dy.dtype)
+    return narrow(unpadded(k.xp, dx, sliding, spatial), dy.dtype)
 
 
 @conv_grad_input.infer
@@ -119,19 +111,11 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | Non
         Sample([f32(0, 4, 3), f32(0, 3, 5), _shape(4, 3, 3)]),
     ],
 )
-def conv_grad_weights(
-    k: Context,
-    dy: Array,
-    X: Array,
-    shape: Array,
-    *,
-    group: int = 1,
-    **window: Any,
-) -> Array:
+def conv_grad_weights(k: Context, dy: Array, X: Array, shape: Array, *, group: int = 1, **window: Any) -> Array:
     """The gradient of Conv to its weights of this shape: each sums the products of what it met."""
     filters, channels, *kernel = ints(shape)
-    found = known(windows(X.shape[2:], kernel, **window))
-    views = taps(padded(k.xp, widen(X), found), found)
+    sliding = known(windows(X.shape[2:], kernel, **window))
+    views = taps(padded(k.xp, widen(X), sliding), sliding)
 
     def rows(v: Array) -> Array:  # [group, channels of a group, everything else]
         return v.swapaxes(0, 1).reshape(group, v.shape[1] // group, math.prod((v.shape[0], *v.shape[2:])))

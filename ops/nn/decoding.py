@@ -15,13 +15,22 @@ from ..core.rules import axis_of, has_rank, narrow, product, same, widen
 from ..errors import ShapeError
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, Dim, DType, Tensor, f32, i64
-from .attention import split_heads
 
 _COS, _SIN = (
     np.cos(np.arange(12, dtype=np.float32)).reshape(6, 2),
     np.sin(np.arange(12, dtype=np.float32)).reshape(6, 2),
 )
 _PLACES = np.array([[0, 1, 2], [5, 3, 0]])
+
+
+def split_heads(x: Array, heads: int | None) -> Array:
+    """[batch, heads, length, size] of an array that may have the heads packed into its last of three dims."""
+    if x.ndim == 4:
+        return x
+    if not heads:
+        raise ShapeError(f"an input of {x.ndim} dims needs the number of heads", hint="set num_heads")
+    batch, length, hidden = x.shape
+    return x.reshape(batch, length, heads, hidden // heads).transpose(0, 2, 1, 3)
 
 
 @op(
@@ -188,8 +197,8 @@ def _(g: Builder, xs: Any, types: Any, *, axis: int = -2, mode: str = "linear") 
     full = g.Concat(batch, count, axis=0)
     pairs = [g.Expand(g.Unsqueeze(numbers(batch), g.const([1])), full), g.Expand(places, full)]
     indices = g.Concat(*(g.Unsqueeze(i, g.const([2])) for i in pairs), axis=2)
-    made = g.ScatterND(*(g.Transpose(past, perm=swap), indices, g.Transpose(update, perm=swap)))
-    return g.Transpose(made, perm=swap)
+    written = g.ScatterND(*(g.Transpose(past, perm=swap), indices, g.Transpose(update, perm=swap)))
+    return g.Transpose(written, perm=swap)
 
 
 @op(

@@ -21,11 +21,14 @@ from ..types import Array, Dim, Tensor, f32
 from .conv import add_bias, bias_grad, check_bias, conv_dims
 from .points import read_at, read_grads
 from .reading import Reader, neighbours
-from .windows import Ints, Window, known, out_dims, per_axis, taps, windows
+from .windows import CONV, Ints, Window, known, out_dims, per_axis, taps, windows
+
+DEFORM = {name: default for name, default in CONV.items() if name != "auto_pad"}
 
 
 @op(
     "DeformConv",
+    attributes=DEFORM,
     since=22,
     samples=[
         Sample([f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)]),
@@ -45,18 +48,15 @@ def deform_conv(
     B: Array | None = None,
     mask: Array | None = None,
     *,
-    dilations: Ints = None,
     group: int = 1,
-    kernel_shape: Ints = None,
     offset_group: int = 1,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Array:
     xp, (batch, channels, *sizes) = k.xp, X.shape
-    found = known(windows(sizes, W.shape[2:], strides, dilations, pads))
-    x, places = widen(X), [w.out for w in found]
-    spread = math.prod(w.kernel for w in found)
-    points = _points(k, widen(offset), found, batch * offset_group)
+    sliding = known(windows(sizes, W.shape[2:], **window))
+    x, places = widen(X), [w.out for w in sliding]
+    spread = math.prod(w.kernel for w in sliding)
+    points = _points(k, widen(offset), sliding, batch * offset_group)
     seen = read_at(xp, x.reshape(batch * offset_group, channels // offset_group, *sizes), points)
     if mask is not None:
         seen = seen * widen(mask).reshape(batch * offset_group, 1, -1)
@@ -66,13 +66,13 @@ def deform_conv(
     return narrow(add_bias(y, B), X.dtype)
 
 
-def _points(k: Context, offset: Array, found: Sequence[Window], rows: int) -> list[Array]:
+def _points(k: Context, offset: Array, sliding: Sequence[Window], rows: int) -> list[Array]:
     """The places along each axis that the moved windows see, [rows, places of the kernel * windows]."""
-    xp, n = k.xp, len(found)
-    moved = offset.reshape(rows, math.prod(w.kernel for w in found), n, *(w.out for w in found))
+    xp, n = k.xp, len(sliding)
+    moved = offset.reshape(rows, math.prod(w.kernel for w in sliding), n, *(w.out for w in sliding))
     points = []
-    for i, w in enumerate(found):
-        taps_at = np.array([place[i] for place in product(*(range(v.kernel) for v in found))])
+    for i, w in enumerate(sliding):
+        taps_at = np.array([place[i] for place in product(*(range(v.kernel) for v in sliding))])
         start = xp.arange(w.out) * w.stride - w.before
         base = xp.asarray(taps_at * w.dilation).reshape(-1, *(1,) * n) + start.reshape(-1, *(1,) * (n - 1 - i))
         points.append((moved[:, :, i] + base).reshape(len(moved), -1))
@@ -87,19 +87,16 @@ def _(
     B: Tensor | None = None,
     mask: Tensor | None = None,
     *,
-    dilations: Ints = None,
     group: int = 1,
-    kernel_shape: Ints = None,
     offset_group: int = 1,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> Tensor:
-    x, w, kernel = conv_dims(X, W, kernel_shape)
+    x, w, kernel = conv_dims(X, W, window.pop("kernel_shape", None))
     if x is None or w is None:
         return X.of(None)
     same(x[1], product_of((w[1], group)), f"{X} has other channels than the kernel {W} takes in {group} groups")
     check_bias(B, w[0], W)
-    dims = (x[0], w[0], *out_dims(x[2:], kernel, strides, dilations, pads))
+    dims = (x[0], w[0], *out_dims(x[2:], kernel, **window))
     if offset.dims is not None:
         wanted = (dims[0], product_of((offset_group, len(kernel), *kernel)), *dims[2:])
         if len(offset.dims) != len(wanted):
@@ -121,6 +118,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | Non
 @op(
     "DeformConvGrad",
     domain="mezzo",
+    attributes=DEFORM,
     outputs=("dX", "dW", "doffset", "dmask?"),
     samples=[
         Sample([f32(1, 3, 3, 3), f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)], {}, 3),
@@ -137,19 +135,16 @@ def deform_conv_grad(
     offset: Array,
     mask: Array | None = None,
     *,
-    dilations: Ints = None,
     group: int = 1,
-    kernel_shape: Ints = None,
     offset_group: int = 1,
-    pads: Ints = None,
-    strides: Ints = None,
+    **window: Any,
 ) -> tuple[Array, ...]:
     """The gradients of DeformConv to X, W, the offsets and the mask."""
     batch, channels, *sizes = X.shape
-    found = known(windows(sizes, W.shape[2:], strides, dilations, pads))
-    rows, spread = batch * offset_group, math.prod(w.kernel for w in found)
-    places = math.prod(w.out for w in found)
-    points = _points(k, widen(offset), found, rows)
+    sliding = known(windows(sizes, W.shape[2:], **window))
+    rows, spread = batch * offset_group, math.prod(w.kernel for w in sliding)
+    places = math.prod(w.out for w in sliding)
+    points = _points(k, widen(offset), sliding, rows)
     x = widen(X).reshape(rows, channels // offset_group, *sizes)
     seen = read_at(k.xp, x, points)
     by = None if mask is None else widen(mask).reshape(rows, 1, -1)
@@ -175,12 +170,12 @@ def _(
     xs: Any,
     types: Any,
     *,
-    dilations: Ints = None,
     group: int = 1,
-    kernel_shape: Ints = None,
     offset_group: int = 1,
+    dilations: Ints = None,
     pads: Ints = None,
     strides: Ints = None,
+    **_: Any,
 ) -> tuple[Value, ...]:
     X, W, offset, mask = xs[1:]
     dy, x, weights, moved = (wide(g, v) for v in xs[:4])
@@ -218,10 +213,10 @@ def _(
     dseen = reshaped(g, g.MatMul(g.Transpose(weights, perm=[0, 1, 3, 2]), dy), g.shape_of(seen))
     dx, dplaces = reader.grads(dseen if by is None else g.Mul(dseen, by))
     parts = [reshaped(g, d, joined(g, rows, spread, [1], places)) for d in dplaces]
-    found = [(dx, X), (dw, W), (g.Concat(*parts, axis=2), offset)]
+    gradients = [(dx, X), (dw, W), (g.Concat(*parts, axis=2), offset)]
     if mask is not None:
-        found.append((g.ReduceSum(g.Mul(dseen, seen), g.const([1])), mask))
-    return tuple(cast_like(g, reshaped(g, d, g.shape_of(v)), v) for d, v in found)
+        gradients.append((g.ReduceSum(g.Mul(dseen, seen), g.const([1])), mask))
+    return tuple(cast_like(g, reshaped(g, d, g.shape_of(v)), v) for d, v in gradients)
 
 
 def _list(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -230,6 +225,7 @@ def _list(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 
 @op(
     "Col2Im",
+    attributes={"dilations": None, "pads": None, "strides": None},
     complex_numbers="taken",
     since=18,
     outputs=("output",),
@@ -240,39 +236,24 @@ def _list(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         Sample([f32(1, 8, 2), _list(2, 2, 3), _list(2, 2, 2)]),
     ],
 )
-def col2im(
-    k: Context,
-    input: Array,
-    image_shape: Array,
-    block_shape: Array,
-    *,
-    dilations: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
-) -> Array:
+def col2im(k: Context, input: Array, image_shape: Array, block_shape: Array, **window: Any) -> Array:
     sizes, block = ints(image_shape), ints(block_shape)
-    found = known(windows(sizes, block, strides, dilations, pads))
+    sliding = known(windows(sizes, block, **window))
     channels = input.shape[1] // math.prod(block)
-    columns = widen(input).reshape(input.shape[0], channels, math.prod(block), *(w.out for w in found))
-    whole = [n + w.before + w.after for n, w in zip(sizes, found, strict=True)]
+    columns = widen(input).reshape(input.shape[0], channels, math.prod(block), *(w.out for w in sliding))
+    whole = [n + w.before + w.after for n, w in zip(sizes, sliding, strict=True)]
     y = k.xp.zeros((input.shape[0], channels, *whole), columns.dtype)
     # every block adds its elements into the padded image, of which the pads are then cut off
-    for t, view in enumerate(k.each(taps(y, [Window(w.kernel, w.stride, w.dilation, 0, 0, w.out) for w in found]), 1)):
+    for t, view in enumerate(
+        k.each(taps(y, [Window(w.kernel, w.stride, w.dilation, 0, 0, w.out) for w in sliding]), 1)
+    ):
         view += columns[:, :, t]
-    inside = (slice(w.before, w.before + n) for n, w in zip(sizes, found, strict=True))
+    inside = (slice(w.before, w.before + n) for n, w in zip(sizes, sliding, strict=True))
     return narrow(k.xp.array(y[(slice(None), slice(None), *inside)], order="C"), input.dtype)
 
 
 @col2im.infer
-def _(
-    input: Tensor,
-    image_shape: Tensor,
-    block_shape: Tensor,
-    *,
-    dilations: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
-) -> Tensor:
+def _(input: Tensor, image_shape: Tensor, block_shape: Tensor, **window: Any) -> Tensor:
     batch, columns, blocks = input.dims or (None, None, None)
     sizes, block = image_shape.ints(), block_shape.ints()
     count = length(image_shape) if sizes is None else len(sizes)
@@ -285,21 +266,14 @@ def _(
     if rest:
         raise ShapeError(f"{columns} rows of {input} are no blocks of {block}")
     if sizes is not None:
-        found = product_of(out_dims(sizes, block, strides, dilations, pads))
-        same(blocks, found, f"the blocks of {input}, and those of {block} in an image of {sizes}")
+        counted = product_of(out_dims(sizes, block, **window))
+        same(blocks, counted, f"the blocks of {input}, and those of {block} in an image of {sizes}")
     return input.of((batch, channels, *spatial))
 
 
 @col2im.grad
 def _(
-    g: Builder,
-    dys: Any,
-    ys: Any,
-    xs: Any,
-    *,
-    dilations: Ints = None,
-    pads: Ints = None,
-    strides: Ints = None,
+    g: Builder, dys: Any, ys: Any, xs: Any, *, dilations: Ints = None, pads: Ints = None, strides: Ints = None
 ) -> tuple[Value | None, ...]:
     """The blocks taken out again, axis by axis."""
     (dy,), (columns, _, block), n = dys, xs, g.rank_of(dys[0]) - 2

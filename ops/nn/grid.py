@@ -93,11 +93,11 @@ def _edges(sizes: Sequence[int], align_corners: int) -> list[tuple[float, float]
 def _places(grid: Array, sizes: Sequence[int], align_corners: int) -> list[Array]:
     """The points of a grid as places along each axis, [batch, points]."""
     points = widen(grid).reshape(len(grid), math.prod(grid.shape[1:-1]), grid.shape[-1])
-    found = []
+    places = []
     for i, n in enumerate(sizes):
         at = points[..., len(sizes) - 1 - i]  # a point lists its coordinates from the innermost axis
-        found.append((at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2)
-    return found
+        places.append((at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2)
+    return places
 
 
 @op(
@@ -201,13 +201,7 @@ def _(dY: Tensor, X: Tensor, grid: Tensor, **attrs: Any) -> tuple[Tensor, Tensor
 
 @grid_sample_grad.body
 def _(
-    g: Builder,
-    xs: Any,
-    types: Any,
-    *,
-    align_corners: int = 0,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
+    g: Builder, xs: Any, types: Any, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> tuple[Value, Value]:
     dY, X, grid = xs
     dy, x, points = wide(g, dY), wide(g, X), wide(g, grid)

@@ -117,8 +117,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, epsilon: float = 1e-5, **attrs:
     if g.wants[3]:
         dmean = g.Neg(g.Mul(db, factor))
     dx = g.Mul(dy, to_channels(g, factor, X)) if g.wants[0] else None
-    found = (dx, dscale, db, dmean, dvar)
-    return tuple(None if d is None else cast_like(g, d, x) for d, x in zip(found, xs, strict=True))
+    gradients = (dx, dscale, db, dmean, dvar)
+    return tuple(None if d is None else cast_like(g, d, x) for d, x in zip(gradients, xs, strict=True))
 
 
 def to_channels(g: Builder, v: Value, x: Value) -> Value:
@@ -142,13 +142,13 @@ def standardised(
 
     centred = g.Sub(x, mean(x)) if centre else x
     inverse = g.Reciprocal(g.Sqrt(g.Add(mean(g.Mul(centred, centred)), g.scalar(epsilon, x))))
-    made = g.Mul(centred, inverse)
+    normal = g.Mul(centred, inverse)
 
     def grad(dy: Value) -> Value:
-        rest = g.Sub(dy, g.Mul(made, mean(g.Mul(dy, made))))
+        rest = g.Sub(dy, g.Mul(normal, mean(g.Mul(dy, normal))))
         return g.Mul(g.Sub(rest, mean(dy)) if centre else rest, inverse)
 
-    return made, grad
+    return normal, grad
 
 
 @op(
@@ -190,15 +190,15 @@ def _channels_grad(
         each = g.Div(count(g, sizes(g, shape, 1)), g.const([groups or 1]))
         return reshaped(g, v, joined(g, sizes(g, shape, 0, 1), [groups], each)) if groups else v
 
-    made, grad = standardised(g, split(x), axes, epsilon)
+    normal, grad = standardised(g, split(x), axes, epsilon)
     dy = cast_like(g, dy, x)
-    made = reshaped(g, made, shape) if groups else made
+    normal = reshaped(g, normal, shape) if groups else normal
     dmade = split(g.Mul(dy, to_channels(g, cast_like(g, scale, x), x)))
     dx = grad(dmade) if g.wants[0] else None
     if dx is not None and groups:
         dx = reshaped(g, dx, shape)
-    found = dx, over_channels(g, g.Mul(dy, made)), over_channels(g, dy)
-    return tuple(None if d is None else cast_like(g, d, v) for d, v in zip(found, (X, scale, bias), strict=True))
+    gradients = dx, over_channels(g, g.Mul(dy, normal)), over_channels(g, dy)
+    return tuple(None if d is None else cast_like(g, d, v) for d, v in zip(gradients, (X, scale, bias), strict=True))
 
 
 @op(
@@ -287,8 +287,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, **attrs: Any) -
         scaled, by = (g.Mul(dy, scale), g.scalar(1, scale)) if whole else (dy, scale)
         dx, dscale, db = g.LayerNormalizationGrad(scaled, X, by, mean, inverse, axis=at, domain="mezzo", outputs=3)
         if whole:
-            made = g.Mul(g.Sub(cast_like(g, X, mean), mean), inverse)
-            dscale = g.Mul(dy, cast_like(g, made, dy))
+            normal = g.Mul(g.Sub(cast_like(g, X, mean), mean), inverse)
+            dscale = g.Mul(dy, cast_like(g, normal, dy))
         dscale = g.sum_to(dscale, scale)
         db = None if B is None else g.sum_to(dy if whole or g.rank_of(B) > inner else db, B)
     if dmean is not None or dinverse is not None:
@@ -339,8 +339,8 @@ def _(g: Builder, xs: Any, types: Any, *, epsilon: float = 1e-5, num_groups: int
     (X, *affine), shape = xs, g.shape_of(xs[0])
     inner = g.Div(count(g, sizes(g, shape, 1)), g.const([num_groups]))
     grouped = reshaped(g, _staged(g, X, stash_type), joined(g, sizes(g, shape, 0, 1), [num_groups], inner))
-    made, _ = standardised(g, grouped, [2], epsilon)
-    y = wide(g, cast_like(g, reshaped(g, made, shape), X))
+    normal, _ = standardised(g, grouped, [2], epsilon)
+    y = wide(g, cast_like(g, reshaped(g, normal, shape), X))
     scale, bias = (with_axes(g, wide(g, v), g.rank_of(X) - 2) for v in affine)
     return cast_like(g, g.Add(g.Mul(y, scale), bias), X)
 
@@ -406,8 +406,8 @@ def _(X: Tensor, scale: Tensor, *, axis: int = -1) -> Tensor:
 def _(g: Builder, xs: Any, types: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Value:
     (X, scale), rank = xs, g.rank_of(xs[0])
     x = _staged(g, X, stash_type)
-    made, _ = standardised(g, x, range(axis_of(axis, rank), rank), epsilon, centre=False)
-    y = wide(g, cast_like(g, made, X))
+    normal, _ = standardised(g, x, range(axis_of(axis, rank), rank), epsilon, centre=False)
+    y = wide(g, cast_like(g, normal, X))
     return cast_like(g, g.Mul(y, cast_like(g, scale, y)), scale)
 
 
@@ -418,9 +418,9 @@ def _(
     X, scale = xs
     x, rank = _staged(g, X, stash_type), g.rank_of(X)
     dy = cast_like(g, dys[0], x)
-    made, grad = standardised(g, x, range(axis_of(axis, rank), rank), epsilon, centre=False)
+    normal, grad = standardised(g, x, range(axis_of(axis, rank), rank), epsilon, centre=False)
     dx = grad(g.Mul(dy, cast_like(g, scale, x))) if g.wants[0] else None
-    dscale = g.sum_to(g.Mul(dy, made), scale) if g.wants[1] else None
+    dscale = g.sum_to(g.Mul(dy, normal), scale) if g.wants[1] else None
     return tuple(None if d is None else cast_like(g, d, v) for d, v in ((dx, X), (dscale, scale)))
 
 
@@ -495,8 +495,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, p: int = 2) -> 
     x, dy, over = wide(g, xs[0]), wide(g, dys[0]), g.const([axis])
     norm = g.ReduceL1(x, over) if p == 1 else g.ReduceL2(x, over)
     norm = g.Where(g.Equal(norm, g.scalar(0, norm)), g.scalar(1, norm), norm)
-    made = g.Div(x, norm)
-    along = g.Mul(g.Sign(x) if p == 1 else made, g.ReduceSum(g.Mul(dy, made), over))
+    normal = g.Div(x, norm)
+    along = g.Mul(g.Sign(x) if p == 1 else normal, g.ReduceSum(g.Mul(dy, normal), over))
     return (cast_like(g, g.Div(g.Sub(dy, along), norm), xs[0]),)
 
 
@@ -526,15 +526,7 @@ def lrn(k: Context, X: Array, *, alpha: float = 1e-4, beta: float = 0.75, bias: 
 
 @lrn.grad
 def _(
-    g: Builder,
-    dys: Any,
-    ys: Any,
-    xs: Any,
-    *,
-    alpha: float = 1e-4,
-    beta: float = 0.75,
-    bias: float = 1.0,
-    size: int,
+    g: Builder, dys: Any, ys: Any, xs: Any, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> tuple[Value | None, ...]:
     x, dy = wide(g, xs[0]), wide(g, dys[0])
     shape = g.shape_of(x)

@@ -56,12 +56,12 @@ def _(X: Tensor, scale: Tensor, B: Tensor, mean: Tensor, var: Tensor, **attrs: A
 
 @batch_normalization_train.body
 def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
-    made = g.BatchNormalization(*xs, training_mode=1, outputs=3, **attrs)
+    results = g.BatchNormalization(*xs, training_mode=1, outputs=3, **attrs)
     x = wide(g, xs[0])
     axes = g.const([0, *range(2, g.rank_of(x))])
     centred = g.Sub(x, g.ReduceMean(x, axes))
     saved = g.ReduceMean(x, axes, keepdims=0), g.ReduceMean(g.Mul(centred, centred), axes, keepdims=0)
-    return *made, *saved
+    return *results, *saved
 
 
 @batch_normalization_train.grad
@@ -108,10 +108,10 @@ def batch_normalization_grad(
     x, dy = widen(X), widen(dY)
     axes = (0, *range(2, x.ndim))
     inverse = 1 / k.xp.sqrt(saved_var + epsilon)
-    made = (x - per_channel(saved_mean, x)) * per_channel(inverse, x)
-    dscale, db = (dy * made).sum(axes), dy.sum(axes)
+    normal = (x - per_channel(saved_mean, x)) * per_channel(inverse, x)
+    dscale, db = (dy * normal).sum(axes), dy.sum(axes)
     many = x.dtype.type(max(x.size // max(len(dscale), 1), 1))
-    dx = (dy - per_channel(db / many, x) - made * per_channel(dscale / many, x)) * per_channel(
+    dx = (dy - per_channel(db / many, x) - normal * per_channel(dscale / many, x)) * per_channel(
         widen(scale) * inverse, x
     )
     return narrow(dx, X.dtype), narrow(dscale, scale.dtype), narrow(db, scale.dtype)
@@ -128,11 +128,11 @@ def _(g: Builder, xs: Any, types: Any, *, epsilon: float = 1e-5) -> tuple[Value,
     scale, mean, var = xs[2:]
     dy, x = wide(g, xs[0]), wide(g, xs[1])
     inverse = g.Reciprocal(g.Sqrt(g.Add(var, g.scalar(epsilon, var))))
-    made = g.Mul(g.Sub(x, to_channels(g, mean, x)), to_channels(g, inverse, x))
-    dscale, db = over_channels(g, g.Mul(dy, made)), over_channels(g, dy)
+    normal = g.Mul(g.Sub(x, to_channels(g, mean, x)), to_channels(g, inverse, x))
+    dscale, db = over_channels(g, g.Mul(dy, normal)), over_channels(g, dy)
     many = cast_like(g, g.Div(g.Size(x), g.Size(mean)), x)
     rest = g.Sub(dy, to_channels(g, g.Div(db, many), x))
-    rest = g.Sub(rest, g.Mul(made, to_channels(g, g.Div(dscale, many), x)))
+    rest = g.Sub(rest, g.Mul(normal, to_channels(g, g.Div(dscale, many), x)))
     dx = g.Mul(rest, to_channels(g, g.Mul(cast_like(g, scale, x), inverse), x))
     return cast_like(g, dx, xs[1]), cast_like(g, dscale, scale), cast_like(g, db, scale)
 
@@ -161,11 +161,13 @@ def layer_normalization_grad(
     inverse = widen(inv_std_dev)
     at = axis_of(axis, X.ndim)
     lead, axes = tuple(range(at)), tuple(range(at, X.ndim))
-    made = (X.astype(inverse.dtype) - mean) * inverse
+    normal = (X.astype(inverse.dtype) - mean) * inverse
     dy = dY.astype(inverse.dtype)
-    dmade = dy * scale.astype(inverse.dtype)
-    dx = (dmade - mean_of(dmade, axes, keepdims=True) - made * mean_of(dmade * made, axes, keepdims=True)) * inverse
-    dscale, db = (dy * made).sum(lead), k.xp.array(dy.sum(lead))
+    dnormal = dy * scale.astype(inverse.dtype)
+    dx = (
+        dnormal - mean_of(dnormal, axes, keepdims=True) - normal * mean_of(dnormal * normal, axes, keepdims=True)
+    ) * inverse
+    dscale, db = (dy * normal).sum(lead), k.xp.array(dy.sum(lead))
     return narrow(dx, X.dtype), narrow(dscale, scale.dtype), narrow(db, scale.dtype)
 
 
@@ -182,9 +184,9 @@ def _(g: Builder, xs: Any, types: Any, *, axis: int = -1) -> tuple[Value, ...]:
     rank = g.rank_of(X)
     at = axis_of(axis, rank)
     lead, axes = g.const(np.arange(at)), g.const(np.arange(at, rank))
-    made = g.Mul(g.Sub(cast_like(g, X, mean), mean), inverse)
+    normal = g.Mul(g.Sub(cast_like(g, X, mean), mean), inverse)
     dy = cast_like(g, dY, mean)
-    dmade = g.Mul(dy, cast_like(g, scale, mean))
-    rest = g.Sub(g.Sub(dmade, g.ReduceMean(dmade, axes)), g.Mul(made, g.ReduceMean(g.Mul(dmade, made), axes)))
-    found = [g.ReduceSum(v, lead, keepdims=0, noop_with_empty_axes=1) for v in (g.Mul(dy, made), dy)]
-    return cast_like(g, g.Mul(rest, inverse), X), *(cast_like(g, v, scale) for v in found)
+    dnormal = g.Mul(dy, cast_like(g, scale, mean))
+    rest = g.Sub(g.Sub(dnormal, g.ReduceMean(dnormal, axes)), g.Mul(normal, g.ReduceMean(g.Mul(dnormal, normal), axes)))
+    sums = [g.ReduceSum(v, lead, keepdims=0, noop_with_empty_axes=1) for v in (g.Mul(dy, normal), dy)]
+    return cast_like(g, g.Mul(rest, inverse), X), *(cast_like(g, v, scale) for v in sums)

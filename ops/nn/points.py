@@ -142,11 +142,11 @@ def read_at(
 
 def _weight(axes: Sequence[tuple[Array, list[Array]]], taps: tuple[int, ...], but: int = -1) -> Any:
     """The weight of a neighbour: the product of those of the axes, but one."""
-    found: Any = None
+    weight: Any = None
     for i, ((_, weights), tap) in enumerate(zip(axes, taps, strict=True)):
         if i != but:
-            found = weights[tap] if found is None else found * weights[tap]
-    return 1 if found is None else found
+            weight = weights[tap] if weight is None else weight * weights[tap]
+    return 1 if weight is None else weight
 
 
 def _neighbours(

@@ -54,15 +54,15 @@ def lowest(dtype: Any) -> Any:
     return -math.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-def _places(xp: Any, found: Sequence[Window], sizes: Sequence[int], storage_order: int) -> list[tuple[Array, Array]]:
+def _places(xp: Any, sliding: Sequence[Window], sizes: Sequence[int], storage_order: int) -> list[tuple[Array, Array]]:
     """For each place of the kernel: the position in the unpadded channel that each window sees there, and whether
     it lies inside."""
     n = len(sizes)
     steps = [math.prod(sizes[:i]) if storage_order else math.prod(sizes[i + 1 :]) for i in range(n)]
     result = []
-    for place in product(*(range(w.kernel) for w in found)):
+    for place in product(*(range(w.kernel) for w in sliding)):
         flat, inside = xp.zeros((1,) * n, np.int64), xp.ones((1,) * n, bool)
-        for i, (w, at) in enumerate(zip(found, place, strict=True)):
+        for i, (w, at) in enumerate(zip(sliding, place, strict=True)):
             position = xp.arange(w.out) * w.stride + (at * w.dilation - w.before)
             position = position.reshape([-1 if i == j else 1 for j in range(n)])
             flat = flat + position * steps[i]
@@ -87,26 +87,21 @@ def _places(xp: Any, found: Sequence[Window], sizes: Sequence[int], storage_orde
     ],
 )
 def max_pool(
-    k: Context,
-    X: Array,
-    *,
-    kernel_shape: Sequence[int],
-    storage_order: int = 0,
-    **window: Any,
+    k: Context, X: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, **window: Any
 ) -> tuple[Array, ...]:
-    found = known(windows(X.shape[2:], kernel_shape, **window))
+    sliding = known(windows(X.shape[2:], kernel_shape, **window))
     x = widen(X)
-    first, *rest = taps(padded(k.xp, x, found, lowest(x.dtype)), found)
+    first, *rest = taps(padded(k.xp, x, sliding, lowest(x.dtype)), sliding)
     y = k.xp.array(first, order="C")
     for view in k.each(rest, 1):
         k.xp.maximum(y, view, out=y)
     if len(k.wanted) < 2 or not k.wanted[1]:
         return (narrow(y, X.dtype),)
     where = k.xp.full(y.shape, -1, np.int64)
-    places = _places(k.xp, found, X.shape[2:], storage_order)
+    places = _places(k.xp, sliding, X.shape[2:], storage_order)
     for view, (flat, inside) in zip(k.each([first, *rest], 1), places, strict=True):
         where = k.xp.where((where < 0) & inside & (view == y), flat, where)
-    channel = k.xp.arange(X.shape[0] * X.shape[1]).reshape(*X.shape[:2], *(1,) * len(found))
+    channel = k.xp.arange(X.shape[0] * X.shape[1]).reshape(*X.shape[:2], *(1,) * len(sliding))
     return narrow(y, X.dtype), where + channel * math.prod(X.shape[2:])
 
 
@@ -129,15 +124,15 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, storage_order: int = 0, **attrs
     order = [0, 1, *(range(n - 1, 1, -1) if storage_order else range(2, n))]
     flat = g.const([-1])
     ground = zeros(g, count(g, shape), dys[0])
-    found = g.ScatterElements(ground, g.Reshape(ys[1], flat), g.Reshape(dys[0], flat), axis=0, reduction="add")
-    found = reshaped(g, found, g.Gather(shape, g.const(order), axis=0))
-    return (g.Transpose(found, perm=order) if storage_order else found,)
+    dX = g.ScatterElements(ground, g.Reshape(ys[1], flat), g.Reshape(dys[0], flat), axis=0, reduction="add")
+    dX = reshaped(g, dX, g.Gather(shape, g.const(order), axis=0))
+    return (g.Transpose(dX, perm=order) if storage_order else dX,)
 
 
-def counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: int) -> Array:
+def counted(sliding: Sequence[Window], sizes: Sequence[int], count_include_pad: int) -> Array:
     """Return the number of elements that the average of each window is taken over."""
     count: Any = np.ones((), np.int64)
-    for w, size in zip(found, sizes, strict=True):
+    for w, size in zip(sliding, sizes, strict=True):
         seen = np.arange(w.out)[:, None] * w.stride + np.arange(w.kernel) * w.dilation - w.before
         low, high = (-w.before, size + w.after) if count_include_pad else (0, size)
         count = count[..., None] * ((seen >= low) & (seen < high)).sum(1)
@@ -155,19 +150,14 @@ def counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: in
     samples=[*POOL_SAMPLES, *(Sample(s.inputs, {**s.attrs, "count_include_pad": 1}) for s in POOL_SAMPLES)],
 )
 def average_pool(
-    k: Context,
-    X: Array,
-    *,
-    count_include_pad: int = 0,
-    kernel_shape: Sequence[int],
-    **window: Any,
+    k: Context, X: Array, *, count_include_pad: int = 0, kernel_shape: Sequence[int], **window: Any
 ) -> Array:
-    found = known(windows(X.shape[2:], kernel_shape, **window))
-    first, *rest = taps(padded(k.xp, widen(X), found), found)
+    sliding = known(windows(X.shape[2:], kernel_shape, **window))
+    first, *rest = taps(padded(k.xp, widen(X), sliding), sliding)
     y = k.xp.array(first, order="C")
     for view in k.each(rest, 1):
         y += view
-    y /= k.xp.asarray(counted(found, X.shape[2:], count_include_pad).astype(y.dtype))
+    y /= k.xp.asarray(counted(sliding, X.shape[2:], count_include_pad).astype(y.dtype))
     return narrow(y, X.dtype)
 
 
@@ -200,16 +190,9 @@ def _root(x: Array, p: int) -> Array:
         *(Sample([f32(1, 2, 5, 5)], {"kernel_shape": [2, 3], "p": p, "pads": [1, 0, 0, 1]}) for p in (1, 3)),
     ],
 )
-def lp_pool(
-    k: Context,
-    X: Array,
-    *,
-    kernel_shape: Sequence[int],
-    p: int = 2,
-    **window: Any,
-) -> Array:
-    found = known(windows(X.shape[2:], kernel_shape, **window))
-    y = sum(taps(padded(k.xp, _power(widen(X), p), found), found))
+def lp_pool(k: Context, X: Array, *, kernel_shape: Sequence[int], p: int = 2, **window: Any) -> Array:
+    sliding = known(windows(X.shape[2:], kernel_shape, **window))
+    y = sum(taps(padded(k.xp, _power(widen(X), p), sliding), sliding))
     return narrow(k.xp.array(_root(y, p), order="C"), X.dtype)
 
 
@@ -262,15 +245,15 @@ def max_unpool(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Array:
-    made = (*X.shape[:2], *(s or 0 for s in unpooled(X.shape[2:], kernel_shape, pads, strides)))
+    usual = (*X.shape[:2], *(s or 0 for s in unpooled(X.shape[2:], kernel_shape, pads, strides)))
     x, flat = X.reshape(-1), I.reshape(-1)
     if output_shape is None:
-        y = k.xp.zeros(made, X.dtype)
+        y = k.xp.zeros(usual, X.dtype)
         y.reshape(-1)[flat] = x
         return y
     # the official vectors count places in the size that the attributes give, whatever size is asked for
     whole = k.xp.zeros(ints(output_shape), X.dtype)
-    places = k.xp.stack(k.xp.unravel_index(flat, made))
+    places = k.xp.stack(k.xp.unravel_index(flat, usual))
     inside = (places < k.xp.asarray(whole.shape)[:, None]).all(0)
     whole[tuple(places[:, inside])] = x[inside]
     return whole
@@ -308,14 +291,7 @@ def _(
 
 @max_unpool.grad
 def _(
-    g: Builder,
-    dys: Any,
-    ys: Any,
-    xs: Any,
-    *,
-    kernel_shape: Sequence[int],
-    pads: Ints = None,
-    strides: Ints = None,
+    g: Builder, dys: Any, ys: Any, xs: Any, *, kernel_shape: Sequence[int], pads: Ints = None, strides: Ints = None
 ) -> tuple[Value | None, ...]:
     (dy,), (X, places, output_shape), n = dys, xs, len(kernel_shape)
     if output_shape is not None:  # back to the size that places are counted in
@@ -343,14 +319,14 @@ def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array], *more: 
     def reference(k: Context, X: Array) -> Array:
         return narrow(k.xp.asarray(combine(widen(X), tuple(range(2, X.ndim)))), X.dtype)
 
-    made = op(name, since=22, samples=[*GLOBAL_SAMPLES, *more], **traits)(reference)
-    made.kind, made.follows, made.planned_from = "pooling", True, 0
+    record = op(name, since=22, samples=[*GLOBAL_SAMPLES, *more], **traits)(reference)
+    record.kind, record.follows, record.planned_from = "pooling", True, 0
 
-    @made.infer
+    @record.infer
     def _(X: Tensor) -> Tensor:
         return _global_type(X)
 
-    return made
+    return record
 
 
 global_average_pool = _global(

@@ -59,20 +59,15 @@ def _position_type(kernel_shape: Sequence[int]) -> DType:
     samples=[Sample(s.inputs, s.attrs, 2) for s in POOL_SAMPLES],
 )
 def max_pool_train(
-    k: Context,
-    X: Array,
-    *,
-    kernel_shape: Sequence[int],
-    storage_order: int = 0,
-    **window: Any,
+    k: Context, X: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, **window: Any
 ) -> tuple[Array, Array]:
     """MaxPool, and where in its window each maximum stands, counted row by row; the first of equal ones."""
-    found = known(windows(X.shape[2:], kernel_shape, **window))
+    sliding = known(windows(X.shape[2:], kernel_shape, **window))
     x = widen(X)
-    first, *rest = taps(padded(k.xp, x, found, lowest(x.dtype)), found)
+    first, *rest = taps(padded(k.xp, x, sliding, lowest(x.dtype)), sliding)
     y = k.xp.array(first, order="C")
     position = k.xp.empty(y.shape, _position_type(kernel_shape).numpy)
-    position[...] = k.xp.asarray(_first_inside(found))
+    position[...] = k.xp.asarray(_first_inside(sliding))
     for t, view in enumerate(rest, start=1):
         better = (view > y) | (view != view)
         k.xp.copyto(y, view, where=better)
@@ -80,11 +75,11 @@ def max_pool_train(
     return narrow(y, X.dtype), position
 
 
-def _first_inside(found: Sequence[Window]) -> Array:
+def _first_inside(sliding: Sequence[Window]) -> Array:
     """Return, for each window, the first place of the kernel that is not in the padding: the answer if all elements are
     -inf."""
     position: Any = np.zeros((), np.int64)
-    for w in found:
+    for w in sliding:
         outside = np.maximum(w.before - np.arange(w.out) * w.stride, 0)
         position = position[..., None] * w.kernel + np.minimum(-(-outside // w.dilation), w.kernel - 1)
     return position
@@ -172,17 +167,17 @@ def max_pool_grad(
 ) -> Array:
     """The gradient of MaxPool to its input of this shape, from the positions that MaxPoolTrain saved."""
     spatial = ints(shape)[2:]
-    found = known(windows(spatial, kernel_shape, **window))
-    dx, part = _ground(k, shape, found, widen(dy).dtype), widen(dy)
-    for t, view in enumerate(taps(dx, found)):
+    sliding = known(windows(spatial, kernel_shape, **window))
+    dx, part = _ground(k, shape, sliding, widen(dy).dtype), widen(dy)
+    for t, view in enumerate(taps(dx, sliding)):
         view += k.xp.where(position == t, part, 0)
-    return narrow(unpadded(k.xp, dx, found, spatial), dy.dtype)
+    return narrow(unpadded(k.xp, dx, sliding, spatial), dy.dtype)
 
 
-def _ground(k: Context, shape: Array, found: Sequence[Window], dtype: Any) -> Array:
+def _ground(k: Context, shape: Array, sliding: Sequence[Window], dtype: Any) -> Array:
     """Zeros for an image of this shape, padded."""
     batch, channels, *spatial = ints(shape)
-    whole = [n + w.before + w.after + w.extra for n, w in zip(spatial, found, strict=True)]
+    whole = [n + w.before + w.after + w.extra for n, w in zip(spatial, sliding, strict=True)]
     return k.xp.zeros((batch, channels, *whole), dtype)
 
 
@@ -206,12 +201,12 @@ def _places(g: Builder, position: Value, shape: Value, kernel_shape: Sequence[in
     """Return the position of each maximum in its channel, as [batch * channels, windows]."""
     attrs = {a: v for a, v in attrs.items() if a != "storage_order"}
     at = g.Cast(position, to=DType.INT64.onnx)
-    found: Value = None
+    place: Value = None
     for i, (first, step, spread) in enumerate(_axes(g, g.shape_of(position), shape, kernel_shape, **attrs)):
         tap = g.Mod(g.Div(at, g.const(math.prod(kernel_shape[i + 1 :]))), g.const(kernel_shape[i]))
         part = g.Mul(g.Add(g.Mul(tap, g.const(spread)), first), step)
-        found = part if found is None else g.Add(found, part)
-    return _by_channel(g, found)
+        place = part if place is None else g.Add(place, part)
+    return _by_channel(g, place)
 
 
 @max_pool_grad.body
@@ -241,22 +236,16 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, kernel_shape: Sequence[int], **
     ],
 )
 def average_pool_grad(
-    k: Context,
-    dy: Array,
-    shape: Array,
-    *,
-    count_include_pad: int = 0,
-    kernel_shape: Sequence[int],
-    **window: Any,
+    k: Context, dy: Array, shape: Array, *, count_include_pad: int = 0, kernel_shape: Sequence[int], **window: Any
 ) -> Array:
     """The gradient of AveragePool to its input of this shape: each window hands its elements equal parts."""
     spatial = ints(shape)[2:]
-    found = known(windows(spatial, kernel_shape, **window))
-    part = widen(dy) / k.xp.asarray(counted(found, spatial, count_include_pad), widen(dy).dtype)
-    dx = _ground(k, shape, found, part.dtype)
-    for view in taps(dx, found):
+    sliding = known(windows(spatial, kernel_shape, **window))
+    part = widen(dy) / k.xp.asarray(counted(sliding, spatial, count_include_pad), widen(dy).dtype)
+    dx = _ground(k, shape, sliding, part.dtype)
+    for view in taps(dx, sliding):
         view += part
-    return narrow(unpadded(k.xp, dx, found, spatial), dy.dtype)
+    return narrow(unpadded(k.xp, dx, sliding, spatial), dy.dtype)
 
 
 @average_pool_grad.infer
@@ -295,7 +284,7 @@ def _counts(
         return g.scalar(math.prod(kernel_shape), pooled)
     n = len(kernel_shape)
     after = per_axis(pads, 2 * n, 0, "pads")[n:] if auto_pad == "NOTSET" else (0,) * n
-    found: Value = None
+    number: Value = None
     for i, (first, _, spread) in enumerate(
         _axes(g, g.shape_of(pooled), shape, kernel_shape, auto_pad=auto_pad, pads=pads, **attrs)
     ):
@@ -306,5 +295,5 @@ def _counts(
         else:
             inside = g.Less(seen, g.Add(size(g, shape, i + 2), g.const(after[i])))
         counts = g.ReduceSum(cast_like(g, inside, pooled), g.const([-1]), keepdims=0)
-        found = counts if found is None else g.Mul(found, counts)
-    return found
+        number = counts if number is None else g.Mul(number, counts)
+    return number

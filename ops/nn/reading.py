@@ -40,10 +40,10 @@ def _filter(g: Builder, at: Value, mode: str) -> tuple[Value, list[Value], list[
         return first, [g.Sub(one, t), t], [_number(g, -1, at), one]
 
     def polynomial(d: Value, *factors: float) -> Value:
-        found = g.scalar(factors[0], d)
+        value = g.scalar(factors[0], d)
         for f in factors[1:]:
-            found = g.Add(g.Mul(found, d), g.scalar(f, d))
-        return found
+            value = g.Add(g.Mul(value, d), g.scalar(f, d))
+        return value
 
     a = CUBIC
     near, dnear = (a + 2, -a - 3, 0, 1), (3 * a + 6, -2 * a - 6, 0)
@@ -68,20 +68,20 @@ def neighbours(
     for i, at in enumerate(places):
         many = size(g, image, i)
         first, weights, slopes = _filter(g, at, mode)
-        found = []
+        along = []
         for tap in range(len(weights)):
             stands = g.Add(first, g.scalar(tap, first))
             stands = outside(stands, many) if outside else stands
             last = g.Sub(cast_like(g, many, stands), g.scalar(1, stands))
             inside = g.And(g.GreaterOrEqual(stands, g.scalar(0, stands)), g.LessOrEqual(stands, last))
-            found.append((g.Cast(stands, to=DType.INT64.onnx), inside))
-        axes.append((many, found, weights, slopes))
-    made = []
+            along.append((g.Cast(stands, to=DType.INT64.onnx), inside))
+        axes.append((many, along, weights, slopes))
+    around = []
     for taps in product(*(range(len(weights)) for _, _, weights, _ in axes)):
         index: Any = None
         exists: Any = None
-        for (many, found, _, _), tap in zip(axes, taps, strict=True):
-            stands, inside = found[tap]
+        for (many, along, _, _), tap in zip(axes, taps, strict=True):
+            stands, inside = along[tap]
             index = stands if index is None else g.Add(g.Mul(index, many), stands)
             exists = inside if exists is None else g.And(exists, inside)
         weights = [w[tap] for (_, _, w, _), tap in zip(axes, taps, strict=True)]
@@ -89,15 +89,15 @@ def neighbours(
         turned = [
             None if s is None else _product(g, [*weights[:i], s, *weights[i + 1 :]]) for i, s in enumerate(slopes)
         ]
-        made.append(Neighbour(g.Where(exists, index, total), _product(g, weights), tuple(turned)))
-    return made
+        around.append(Neighbour(g.Where(exists, index, total), _product(g, weights), tuple(turned)))
+    return around
 
 
 def _product(g: Builder, factors: Sequence[Value]) -> Value:
-    found = factors[0]
+    factor = factors[0]
     for f in factors[1:]:
-        found = g.Mul(found, f)
-    return found
+        factor = g.Mul(factor, f)
+    return factor
 
 
 class Reader:
@@ -121,11 +121,11 @@ class Reader:
     def read(self) -> Value:
         """Return the values at the points: [batch, channels, points]."""
         g = self.g
-        found: Value = None
+        total: Value = None
         for n in self.around:
             part = g.Mul(g.GatherElements(self.flat, self._at(n), axis=2), g.Unsqueeze(n.weight, self.axis))
-            found = part if found is None else g.Add(found, part)
-        return found
+            total = part if total is None else g.Add(total, part)
+        return total
 
     def grads(self, dy: Value) -> tuple[Value, list[Value]]:
         """The derivatives to the tensor and to the places, from that of what was read."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.rules import has_rank, narrow, same, widen
 from ..errors import ShapeError
-from ..op import Builder, Context, Sample, Value, op
+from ..op import Builder, Context, Sample, Value, op, signature
 from ..types import Array, Dim, Tensor, f32
 
 BOXES = np.array([[0, 1, 1, 4, 3], [1, 0, 0, 5, 5], [0, 3, 2, 3, 2], [1, 4, 4, 9, 7]], np.float32)
@@ -100,46 +100,6 @@ IMAGES = np.array([0, 1, 0])
 SHAPE = {"output_height": 2, "output_width": 3}
 
 
-@op(
-    "RoiAlign", mixed="wide",
-    since=22,
-    samples=[
-        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES], SHAPE),
-        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES], {**SHAPE, "sampling_ratio": 2, "spatial_scale": 0.7}),
-        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES],
-               {**SHAPE, "coordinate_transformation_mode": "output_half_pixel", "sampling_ratio": 3}),
-        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES], {**SHAPE, "mode": "max"}),
-        Sample([f32(2, 3, 6, 6), f32(0, 4), np.zeros(0, np.int64)]),
-    ],
-)  # fmt: skip
-def roi_align(
-    k: Context,
-    X: Array,
-    rois: Array,
-    batch_indices: Array,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Array:
-    xp, x = k.xp, widen(X)
-    y = xp.zeros((len(rois), X.shape[1], output_height, output_width), x.dtype)
-    attrs = coordinate_transformation_mode, mode, output_height, output_width, sampling_ratio, spatial_scale
-    for r, (image, (down, vertical), (across, horizontal)) in enumerate(
-        k.each(samples(X.shape[2:], rois, batch_indices, *attrs), 1)
-    ):
-        parts = corners(xp, x[image], vertical, horizontal)
-        shape = (X.shape[1], output_height, down, output_width, across)
-        if mode == "avg":
-            y[r] = xp.stack(parts).sum(0).reshape(shape).mean((2, 4))
-        else:  # the official vectors take the largest of the weighted neighbours, not of their sums
-            y[r] = xp.stack(parts).max(0).reshape(shape).max((2, 4))
-    return narrow(y, X.dtype)
-
-
 Readers = tuple[Array, Array, Array, Array]
 
 
@@ -147,12 +107,13 @@ def samples(
     sizes: Sequence[int],
     rois: Array,
     batch_indices: Array,
-    coordinate_transformation_mode: str,
     mode: str,
     output_height: int,
     output_width: int,
-    sampling_ratio: int,
-    spatial_scale: float,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
 ) -> Iterator[tuple[int, tuple[int, Readers], tuple[int, Readers]]]:
     """For each region its image and, for each axis, how many samples a bin has and what they read."""
     if coordinate_transformation_mode not in ("half_pixel", "output_half_pixel") or mode not in ("avg", "max"):
@@ -171,6 +132,46 @@ def samples(
     for image, box in zip(batch_indices.tolist(), rois.tolist(), strict=True):
         left, top, right, bottom = (c * spatial_scale - 0.5 * shifted for c in box)
         yield image, along(top, bottom, output_height, sizes[0]), along(left, right, output_width, sizes[1])
+
+
+SAMPLING = signature(samples)[1]  # attributes of RoiAlign that its gradient has too
+
+
+@op(
+    "RoiAlign", mixed="wide",
+    attributes=SAMPLING,
+    since=22,
+    samples=[
+        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES], SHAPE),
+        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES], {**SHAPE, "sampling_ratio": 2, "spatial_scale": 0.7}),
+        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES],
+               {**SHAPE, "coordinate_transformation_mode": "output_half_pixel", "sampling_ratio": 3}),
+        Sample([f32(2, 3, 6, 6), CORNERS, IMAGES], {**SHAPE, "mode": "max"}),
+        Sample([f32(2, 3, 6, 6), f32(0, 4), np.zeros(0, np.int64)]),
+    ],
+)  # fmt: skip
+def roi_align(
+    k: Context,
+    X: Array,
+    rois: Array,
+    batch_indices: Array,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    **attrs: Any,
+) -> Array:
+    xp, x = k.xp, widen(X)
+    y = xp.zeros((len(rois), X.shape[1], output_height, output_width), x.dtype)
+    sampled = samples(X.shape[2:], rois, batch_indices, mode, output_height, output_width, **attrs)
+    for r, (image, (down, vertical), (across, horizontal)) in enumerate(k.each(sampled, 1)):
+        parts = corners(xp, x[image], vertical, horizontal)
+        shape = (X.shape[1], output_height, down, output_width, across)
+        if mode == "avg":
+            y[r] = xp.stack(parts).sum(0).reshape(shape).mean((2, 4))
+        else:  # the official vectors take the largest of the weighted neighbours, not of their sums
+            y[r] = xp.stack(parts).max(0).reshape(shape).max((2, 4))
+    return narrow(y, X.dtype)
 
 
 def corners(xp: Any, x: Array, vertical: Readers, horizontal: Readers) -> list[Array]:

@@ -15,7 +15,7 @@ from ..core.rules import narrow, widen
 from ..core.shapes import cast_like, count, joined, multiples, reshaped, size, sizes, wide, zeros
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, DType, Tensor, f32
-from .regions import BOXES, CORNERS, IMAGES, SHAPE, bins, corners, samples
+from .regions import BOXES, CORNERS, IMAGES, SAMPLING, SHAPE, bins, corners, samples
 
 
 @op(
@@ -75,8 +75,8 @@ def _(g: Builder, xs: Any, types: Any, *, pooled_shape: Sequence[int], spatial_s
     best = g.Where(rows, g.Unsqueeze(g.ReduceMax(best, g.const([4]), keepdims=0), g.const([2])), lowest)
     down = g.ArgMax(best, axis=3, keepdims=0)  # [regions, channels, rows, columns]
     across = g.GatherElements(across, down, axis=2)
-    found = g.Greater(g.ReduceMax(best, g.const([3]), keepdims=0), lowest)
-    part = g.Where(found, wide(g, dy), g.scalar(0, x))
+    nonempty = g.Greater(g.ReduceMax(best, g.const([3]), keepdims=0), lowest)
+    part = g.Where(nonempty, wide(g, dy), g.scalar(0, x))
     at = g.Add(g.Mul(down, size(g, shape, 3)), across)
     return cast_like(g, _to_images(g, at, part, image, x), X)
 
@@ -98,6 +98,7 @@ def _to_images(g: Builder, at: Value, part: Value, image: Value, x: Value) -> Va
 @op(
     "RoiAlignGrad",
     domain="mezzo",
+    attributes=SAMPLING,
     outputs=("dX",),
     samples=[
         Sample([f32(3, 3, 2, 3), f32(2, 3, 6, 6), CORNERS, IMAGES], SHAPE),
@@ -116,20 +117,16 @@ def roi_align_grad(
     rois: Array,
     batch_indices: Array,
     *,
-    coordinate_transformation_mode: str = "half_pixel",
     mode: str = "avg",
     output_height: int = 1,
     output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
+    **attrs: Any,
 ) -> Array:
     """The gradient of RoiAlign to X."""
     xp, x, dy = k.xp, widen(X), widen(dY)
     dx = xp.zeros(X.shape, dy.dtype)
-    attrs = coordinate_transformation_mode, mode, output_height, output_width, sampling_ratio, spatial_scale
-    for r, (image, (down, vertical), (across, horizontal)) in enumerate(
-        samples(X.shape[2:], rois, batch_indices, *attrs)
-    ):
+    sampled = samples(X.shape[2:], rois, batch_indices, mode, output_height, output_width, **attrs)
+    for r, (image, (down, vertical), (across, horizontal)) in enumerate(sampled):
         if mode == "avg":  # along each axis a matrix
             rows = _means(xp, vertical, output_height, down, X.shape[2], dy.dtype)
             columns = _means(xp, horizontal, output_width, across, X.shape[3], dy.dtype)
@@ -151,11 +148,11 @@ def roi_align_grad(
 
 def _means(xp: Any, axis: Sequence[Array], bins: int, many: int, size: int, dtype: Any) -> Array:
     """The matrix [bins, size] that takes the means of the samples of each bin."""
-    made = xp.zeros((bins, size), dtype)
+    means = xp.zeros((bins, size), dtype)
     bin_ = xp.arange(bins).repeat(many)
     for at, weight in ((0, 2), (1, 3)):
-        xp.add.at(made, (bin_, xp.asarray(axis[at])), xp.asarray(axis[weight], dtype) / many)
-    return made
+        xp.add.at(means, (bin_, xp.asarray(axis[at])), xp.asarray(axis[weight], dtype) / many)
+    return means
 
 
 @roi_align_grad.infer

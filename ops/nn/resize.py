@@ -14,7 +14,7 @@ import numpy as np
 from ..core.rules import axes_of, ints, narrow, unknown, widen
 from ..dataclasses import dataclass
 from ..errors import ShapeError
-from ..op import Builder, Context, Sample, Value, op
+from ..op import Builder, Context, Sample, Value, op, signature
 from ..types import Array, Dim, DType, Tensor, f32
 
 Vector = np.ndarray[Any, np.dtype[Any]]
@@ -54,7 +54,7 @@ def resized(
         if len(roi) != 2 * len(at):
             raise ShapeError(f"roi has {len(roi)} entries for {len(at)} axes, which take {2 * len(at)}")
         parts = list(zip(roi[: len(at)], roi[len(at) :], strict=True))
-    found = []
+    result = []
     ratio = None
     empty = [] if sizes is None else [a for n, a in zip(sizes, at, strict=True) if dims[a] == 0 and n != 0]
     if empty:
@@ -73,8 +73,8 @@ def resized(
         else:
             out = int(value) if ratio is None else math.floor(ratio * dims[a] + 0.5)
             scale = ratio if ratio is not None else out / dims[a] if out else 1.0
-        found.append(Axis(a, dims[a], out, scale, start, end))
-    return found
+        result.append(Axis(a, dims[a], out, scale, start, end))
+    return result
 
 
 def coordinates(x: Axis, mode: str) -> Vector:
@@ -176,6 +176,10 @@ def resamplings(
             yield x, filters(x, at, mode, cubic_coeff_a, exclude_outside, antialias), outside
 
 
+# The attributes of Resize that its gradient has too: what `resamplings` takes.
+RESIZE = signature(resamplings)[1]
+
+
 def along(xp: Any, y: Array, matrix: Vector, axis: int) -> Array:
     """The product of one axis with a matrix [size, new size]."""
     return xp.moveaxis(xp.matmul(xp.moveaxis(y, axis, -1), xp.asarray(matrix)), -1, axis)
@@ -190,6 +194,7 @@ MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "hal
 
 @op(
     "Resize", complex_numbers="first", mixed="wide", planned_from=0,
+    attributes=RESIZE,
     since=19,
     samples=[
         Sample([_X, None, _UP]),
@@ -217,32 +222,13 @@ def resize(
     scales: Array | None = None,
     sizes: Array | None = None,
     *,
-    antialias: int = 0,
-    axes: Sequence[int] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
     extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
+    **attrs: Any,
 ) -> Array:
     xp, y = k.xp, X if mode == "nearest" else widen(X)
     outside = []
-    for x, how, beyond in resamplings(
-        X.shape,
-        roi,
-        scales,
-        sizes,
-        antialias=antialias,
-        axes=axes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        keep_aspect_ratio_policy=keep_aspect_ratio_policy,
-        mode=mode,
-        nearest_mode=nearest_mode,
-    ):
+    for x, how, beyond in resamplings(X.shape, roi, scales, sizes, mode=mode, **attrs):
         outside += [(x.axis, beyond)] if beyond is not None else []
         if how is not None:
             y = y.take(xp.asarray(how), x.axis) if how.ndim == 1 else along(xp, y, how.T, x.axis)
@@ -298,12 +284,12 @@ def _(
         return X.of(None if i in at else d for i, d in enumerate(X.dims))
     part = None if roi is None or roi.value is None else _floats(np.asarray(roi.value))
     dims = [d if isinstance(d, int) else 1 for d in X.dims]
-    found = {x.axis: x for x in resized(dims, at, factors, wanted, part, policy, transform)}
+    by_axis = {x.axis: x for x in resized(dims, at, factors, wanted, part, policy, transform)}
 
     def one(i: int, d: Dim) -> Dim:
-        if i not in found or (not isinstance(d, int) and found[i].scale == 1 and not cropped):
+        if i not in by_axis or (not isinstance(d, int) and by_axis[i].scale == 1 and not cropped):
             return d
-        return found[i].out if isinstance(d, int) else None
+        return by_axis[i].out if isinstance(d, int) else None
 
     return X.of(one(i, d) for i, d in enumerate(X.dims))
 

@@ -12,24 +12,24 @@ from ..core.rules import axes_of, ints, narrow, widen
 from ..op import Builder, Context, Sample, Value, op
 from ..tensor.indexing_grads import shaped, unmoved, untaken
 from ..types import Array, DType, Tensor
-from .resize import along, resamplings, resize
+from .resize import RESIZE, along, resamplings, resize
 
 
 def _samples() -> list[Sample]:
     """Those of Resize, with the shape of its result and that of its input."""
-    found = []
+    samples = []
     for sample in resize.samples:
         given: list[Any] = [*sample.inputs, *[None] * (4 - len(sample.inputs))]
         X, roi, scales, sizes = given
         if isinstance(X, Tensor) and X.dtype.floating:
             known = [None if v is None else Tensor(DType.of(v.dtype), v.shape, v) for v in (roi, scales, sizes)]
-            made: list[Any] = [*resize.infer_types([X, *known], sample.attrs)]
+            dY: list[Any] = [*resize.infer_types([X, *known], sample.attrs)]
             attrs = {a: v for a, v in sample.attrs.items() if a != "extrapolation_value"}
-            found.append(replace(sample, inputs=[*made, np.array(X.sizes), roi, scales, sizes], attrs=attrs))
-    return found
+            samples.append(replace(sample, inputs=[*dY, np.array(X.sizes), roi, scales, sizes], attrs=attrs))
+    return samples
 
 
-@op("ResizeGrad", domain="mezzo", samples=_samples())
+@op("ResizeGrad", domain="mezzo", attributes=RESIZE, samples=_samples())
 def resize_grad(
     k: Context,
     dY: Array,
@@ -37,32 +37,11 @@ def resize_grad(
     roi: Array | None = None,
     scales: Array | None = None,
     sizes: Array | None = None,
-    *,
-    antialias: int = 0,
-    axes: Sequence[int] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
+    **attrs: Any,
 ) -> Array:
     """The gradient to the input of a Resize, which had this shape."""
     xp, dx = k.xp, widen(dY)
-    axes_back = [*resamplings(
-        ints(shape),
-        roi,
-        scales,
-        sizes,
-        antialias=antialias,
-        axes=axes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        keep_aspect_ratio_policy=keep_aspect_ratio_policy,
-        mode=mode,
-        nearest_mode=nearest_mode,
-    )]  # fmt: skip
+    axes_back = [*resamplings(ints(shape), roi, scales, sizes, **attrs)]
     for x, _, outside in axes_back:
         if outside is not None:  # these elements showed a constant
             dx = xp.where(xp.asarray(outside).reshape([-1, *[1] * (dx.ndim - 1 - x.axis)]), dx.dtype.type(0), dx)
@@ -73,14 +52,7 @@ def resize_grad(
 
 
 @resize_grad.infer
-def _(
-    dY: Tensor,
-    shape: Tensor,
-    roi: Tensor | None = None,
-    scales: Tensor | None = None,
-    sizes: Tensor | None = None,
-    **attrs: Any,
-) -> Tensor:
+def _(dY: Tensor, shape: Tensor, *how: Tensor | None) -> Tensor:
     return shaped(dY, shape)
 
 

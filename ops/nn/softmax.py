@@ -39,15 +39,15 @@ def _soft(name: str, combine: Callable[[Any, Array, int, Any], Array], **traits:
 
     samples = [Sample([f32(2, 5)]), Sample([f32(2, 5, 3)], {"axis": 1}), Sample([f32(0, 3)]), Sample([f32(2, 0)])]
     large = Sample([np.array([[1e4, 0, -1e4], [1, 2, 3]], np.float32)])
-    made = op(name, since=13, outputs=("output",), samples=[*samples, large], **traits)(reference)
-    made.kind, made.planned_from = "softmax", 4096
+    record = op(name, since=13, outputs=("output",), samples=[*samples, large], **traits)(reference)
+    record.kind, record.planned_from = "softmax", 4096
 
-    @made.infer
+    @record.infer
     def _(input: Tensor, *, axis: int = -1) -> Tensor:
         axis_of(axis, input.rank)
         return input.forget()
 
-    return made
+    return record
 
 
 def _softmax(xp: Any, x: Array, axis: int, dtype: Any) -> Array:
@@ -73,18 +73,18 @@ def _soft_gradient(of: Op, combine: Callable[[Any, Array, Array, int], Array]) -
         return narrow(combine(k.xp, widen(dY), widen(Y), axis_of(axis, Y.ndim)), dY.dtype)
 
     samples = [Sample([s.inputs[0], s.inputs[0]], s.attrs) for s in of.samples if isinstance(s.inputs[0], Tensor)]
-    made = op(f"{of.name}Grad", domain="mezzo", outputs=("dX",), samples=samples)(reference)
+    record = op(f"{of.name}Grad", domain="mezzo", outputs=("dX",), samples=samples)(reference)
 
-    @made.infer
+    @record.infer
     def _(dY: Tensor, Y: Tensor, *, axis: int = -1) -> Tensor:
         axis_of(axis, Y.rank)
         return dY.of(Y.dims)
 
     @of.grad
     def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1) -> tuple[Value, ...]:
-        return (getattr(g, made.name)(dys[0], ys[0], axis=axis, domain="mezzo"),)
+        return (getattr(g, record.name)(dys[0], ys[0], axis=axis, domain="mezzo"),)
 
-    return made
+    return record
 
 
 softmax_grad = _soft_gradient(softmax, lambda xp, dy, y, axis: y * (dy - (dy * y).sum(axis, keepdims=True)))
@@ -193,7 +193,7 @@ def _weighed(
 
 def _to_weight(
     g: Builder, dY: Value, log_prob: Value, target: Value, weight: Value | None, ignore_index: int | None,
-    reduction: str,
+    reduction: str
 ) -> Value | None:  # fmt: skip
     """The gradient to the weights of the classes: the losses of each class's targets, less the mean loss where the sum
     of the weights divides."""
@@ -210,8 +210,8 @@ def _to_weight(
     part = part if counted is None else g.Where(counted, part, g.scalar(0, dY))
     flat = g.const([-1])
     places, parts = g.Reshape(classes, flat), g.Reshape(part, flat)
-    made: Value = g.ScatterElements(zeros_like(g, weight), places, parts, axis=0, reduction="add")
-    return made
+    dweight: Value = g.ScatterElements(zeros_like(g, weight), places, parts, axis=0, reduction="add")
+    return dweight
 
 
 def _pulls(
@@ -249,8 +249,8 @@ def _(
 ) -> tuple[Value | None, ...]:
     input, target, weight = xs
     classes, pull = _pulls(g, dys[0], target, weight, ignore_index, reduction)
-    made = g.ScatterElements(zeros_like(g, input), classes, g.Neg(pull), axis=1)
-    return made, None, _to_weight(g, dys[0], input, target, weight, ignore_index, reduction)
+    dinput = g.ScatterElements(zeros_like(g, input), classes, g.Neg(pull), axis=1)
+    return dinput, None, _to_weight(g, dys[0], input, target, weight, ignore_index, reduction)
 
 
 @op(
@@ -330,10 +330,10 @@ def softmax_cross_entropy_grad(
     each = each if known is None else xp.where(known, each, 0)
     pull = widen(dloss) / widen(each).sum() if reduction == "mean" else widen(dloss)
     pull = xp.expand_dims(pull * each, 1)
-    made = xp.exp(widen(log_prob)) * pull
+    dinput = xp.exp(widen(log_prob)) * pull
     at = xp.expand_dims(classes, 1)
-    xp.put_along_axis(made, at, xp.take_along_axis(made, at, 1) - pull, 1)
-    return narrow(made, log_prob.dtype)
+    xp.put_along_axis(dinput, at, xp.take_along_axis(dinput, at, 1) - pull, 1)
+    return narrow(dinput, log_prob.dtype)
 
 
 @softmax_cross_entropy_grad.infer

@@ -101,18 +101,18 @@ def windows(
     )
 
 
-def known(found: Sequence[Window | None]) -> tuple[Window, ...]:
+def known(sliding: Sequence[Window | None]) -> tuple[Window, ...]:
     """The windows of arrays, whose sizes are always known."""
-    return tuple(w for w in found if w is not None)
+    return tuple(w for w in sliding if w is not None)
 
 
-def padded(xp: Any, x: Array, found: Sequence[Window], fill: Any = 0) -> Array:
+def padded(xp: Any, x: Array, sliding: Sequence[Window], fill: Any = 0) -> Array:
     """The array with its spatial axes padded, so that every window lies inside; the array itself if none is needed.
 
     Negative padding crops.
     """
-    edges = [(w.before, w.after + w.extra) for w in found]
-    lead = x.ndim - len(found)
+    edges = [(w.before, w.after + w.extra) for w in sliding]
+    lead = x.ndim - len(sliding)
     if any(b < 0 or a < 0 for b, a in edges):
         crop = [slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(edges, x.shape[lead:], strict=True)]
         x = x[(slice(None),) * lead + tuple(crop)]
@@ -126,25 +126,25 @@ def padded(xp: Any, x: Array, found: Sequence[Window], fill: Any = 0) -> Array:
     return out
 
 
-def unpadded(xp: Any, x: Array, found: Sequence[Window], sizes: Sequence[int]) -> Array:
+def unpadded(xp: Any, x: Array, sliding: Sequence[Window], sizes: Sequence[int]) -> Array:
     """The derivative of `padded`: what lies where an array of these spatial sizes was put; 0 where it was cropped."""
-    lead = (slice(None),) * (x.ndim - len(found))
-    kept = [n + min(w.before, 0) + min(w.after + w.extra, 0) for w, n in zip(found, sizes, strict=True)]
-    inside = tuple(slice(max(w.before, 0), max(w.before, 0) + n) for w, n in zip(found, kept, strict=True))
+    lead = (slice(None),) * (x.ndim - len(sliding))
+    kept = [n + min(w.before, 0) + min(w.after + w.extra, 0) for w, n in zip(sliding, sizes, strict=True)]
+    inside = tuple(slice(max(w.before, 0), max(w.before, 0) + n) for w, n in zip(sliding, kept, strict=True))
     if kept == list(sizes):
         return xp.ascontiguousarray(x[lead + inside])
     out = xp.zeros((*x.shape[: len(lead)], *sizes), x.dtype)
-    to = tuple(slice(max(-w.before, 0), max(-w.before, 0) + n) for w, n in zip(found, kept, strict=True))
+    to = tuple(slice(max(-w.before, 0), max(-w.before, 0) + n) for w, n in zip(sliding, kept, strict=True))
     out[lead + to] = x[lead + inside]
     return out
 
 
-def taps(x: Array, found: Sequence[Window]) -> list[Array]:
+def taps(x: Array, sliding: Sequence[Window]) -> list[Array]:
     """Views of a padded array, one per place of the kernel in row-major order, each of the output's spatial shape."""
-    lead = (slice(None),) * (x.ndim - len(found))
+    lead = (slice(None),) * (x.ndim - len(sliding))
     return [
-        x[lead + tuple(_tap(w, at) for w, at in zip(found, place, strict=True))]
-        for place in product(*(range(w.kernel) for w in found))
+        x[lead + tuple(_tap(w, at) for w, at in zip(sliding, place, strict=True))]
+        for place in product(*(range(w.kernel) for w in sliding))
     ]
 
 
@@ -162,9 +162,9 @@ def out_dims(
     **window: Any,
 ) -> tuple[Dim, ...]:
     """Spatial dims of the result; a name survives where the windows change no size."""
-    found = windows(sizes, kernel, strides, dilations, pads, **window)
-    if None not in found:
-        return tuple(w.out for w in known(found))
+    sliding = windows(sizes, kernel, strides, dilations, pads, **window)
+    if None not in sliding:
+        return tuple(w.out for w in known(sliding))
     large = 1 << 30  # a window that moves by 1 changes every size by the same number
     trial = windows([large] * len(sizes), kernel, strides, dilations, pads, **window)
 
@@ -173,4 +173,4 @@ def out_dims(
             return w.out
         return size if like is not None and like.stride == 1 and like.out == large else None
 
-    return tuple(one(s, w, t) for s, w, t in zip(sizes, found, trial, strict=True))
+    return tuple(one(s, w, t) for s, w, t in zip(sizes, sliding, trial, strict=True))

@@ -72,9 +72,9 @@ def _(A: Tensor, B: Tensor, a_zero_point: Tensor | None = None, b_zero_point: Te
 def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.dims is None or b.dims is None:
         return a.of(None)
-    found = matmul.inferred(a, b)
-    assert isinstance(found, Tensor)
-    return found
+    product = matmul.inferred(a, b)
+    assert isinstance(product, Tensor)
+    return product
 
 
 HALF, QUARTER = np.float32(0.5), np.float32(0.25)
@@ -174,12 +174,7 @@ IMAGE, KERNEL = _numbers(0, 255, 1, 2, 5, 4), _numbers(-128, 127, 4, 2, 3, 3, dt
     ],
 )
 def conv_integer(
-    k: Context,
-    x: Array,
-    w: Array,
-    x_zero_point: Array | None = None,
-    w_zero_point: Array | None = None,
-    **attrs: Any,
+    k: Context, x: Array, w: Array, x_zero_point: Array | None = None, w_zero_point: Array | None = None, **attrs: Any
 ) -> Array:
     weights = apart(w, None if w_zero_point is None else _by_filter(w_zero_point, w.ndim))
     image = apart(x, x_zero_point)  # the padding is then 0, which stands for the zero point
@@ -187,18 +182,14 @@ def conv_integer(
 
 
 def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, to: DType, **attrs: Any) -> Tensor:
-    found = conv.inferred(x, w, bias, **attrs)
-    assert isinstance(found, Tensor)
-    return found.to(to)
+    image = conv.inferred(x, w, bias, **attrs)
+    assert isinstance(image, Tensor)
+    return image.to(to)
 
 
 @conv_integer.infer
 def _(
-    x: Tensor,
-    w: Tensor,
-    x_zero_point: Tensor | None = None,
-    w_zero_point: Tensor | None = None,
-    **attrs: Any,
+    x: Tensor, w: Tensor, x_zero_point: Tensor | None = None, w_zero_point: Tensor | None = None, **attrs: Any
 ) -> Tensor:
     return _convolved(x, w, None, DType.INT32, **attrs)
 

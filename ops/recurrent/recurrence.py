@@ -56,27 +56,27 @@ def recurrence(
     states, scanned, others = list(values[:n]), values[n : n + rows], values[n + rows :]
     count = len(scanned[0])
     back, last = _ways(backwards, rows), _ways(behind, len(made))
-    found: list[Array] = []
+    collected: list[Array] = []
     for t in k.each(range(count or 1), 1):
         rows_now = [x[count - 1 - t if b else t] if count else k.xp.zeros(x.shape[1:], x.dtype)
                     for x, b in zip(scanned, back, strict=True)]  # fmt: skip
         known = stepped([*states, *rows_now, *others], links, lambda o, xs, attrs, some: o.run(
             replace(k, wanted=(True,) * some), xs, attrs))  # fmt: skip
-        found = found or [k.xp.empty((count, *known[i].shape), known[i].dtype) for i in made]
+        collected = collected or [k.xp.empty((count, *known[i].shape), known[i].dtype) for i in made]
         if not count:
             break
-        for whole, i, b in zip(found, made, last, strict=True):
+        for whole, i, b in zip(collected, made, last, strict=True):
             whole[count - 1 - t if b else t] = known[i]
         states = [known[i] for i in after]
-    return *(k.xp.array(s) for s in states), *found
+    return *(k.xp.array(s) for s in states), *collected
 
 
 def stepped(values: Sequence[Any], links: Sequence[Link], run: Callable[[Op, list[Any], Any, int], Any]) -> list[Any]:
     """Return all values of one step, where `run(record, operands, attributes, number of results)` computes one link."""
     known = list(values)
     for record, operands, some, attrs in records(links):
-        found = run(record, [None if i == ABSENT else known[i] for i in operands], attrs, some)
-        known += found if isinstance(found, (tuple, list)) else [found]
+        results = run(record, [None if i == ABSENT else known[i] for i in operands], attrs, some)
+        known += results if isinstance(results, (tuple, list)) else [results]
     return known
 
 
@@ -150,7 +150,7 @@ def _(
         return [b.Identity(v) if v in given else v for v in (known[i] for i in (*after, *made))]
 
     known: Any = types
-    found = g.Scan(
+    results = g.Scan(
         *xs[: n + rows],
         body=Body(inside_of(known, n, rows)[: n + rows], build),
         num_scan_inputs=rows,
@@ -158,4 +158,4 @@ def _(
         scan_output_directions=_ways(behind, len(made)),
         outputs=n + len(made),
     )
-    return found if isinstance(found, tuple) else (found,)
+    return results if isinstance(results, tuple) else (results,)

@@ -7,7 +7,7 @@ which are made of Scan, come from the same lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..core import weights
 from ..core.formula import Arithmetic, Arrays, Nodes, Operand
 from ..core.rules import has_rank, product, same
 from ..errors import ShapeError
-from ..op import Builder, Context, Sample, Twin, Value, op
+from ..op import Builder, Context, Op, Sample, Twin, Value, op
 from ..types import Array, Dim, Tensor, f32
 
 Floats = Sequence[float] | None
@@ -54,15 +54,15 @@ def _activations(
     """The functions by name, each with its own alpha, beta and clip; the lists of alphas and betas hold them in the
     order of the functions that take one."""
     alpha, beta = iter(alphas or ()), iter(betas or ())
-    found: list[Activation] = []
+    functions: list[Activation] = []
     for name, clip in zip(names, clips, strict=True):
         if name.lower() not in ACTIVATIONS:
             raise ShapeError(f"activation {name!r} is none of {', '.join(ACTIVATIONS)}")
         a, b, of_arrays, of_nodes = ACTIVATIONS[name.lower()]
         a, b = a if a is None else next(alpha, a), b if b is None else next(beta, b)
-        found.append(_of_arrays(m.xp, of_arrays, a, b, clip) if isinstance(m, Arrays)
+        functions.append(_of_arrays(m.xp, of_arrays, a, b, clip) if isinstance(m, Arrays)
                      else _of_nodes(m, of_nodes, a, b, clip))  # fmt: skip
-    return found
+    return functions
 
 
 def _of_arrays(xp: Any, function: Callable[..., Array], a: Any, b: Any, clip: float | None) -> Activation:
@@ -184,10 +184,10 @@ class CoupledCell(LstmCell):
 
 def backwards(direction: str) -> tuple[bool, ...]:
     """Return, for each direction, whether it goes from the last step to the first."""
-    found = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(direction)
-    if found is None:
+    ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(direction)
+    if ways is None:
         raise ShapeError(f"direction {direction!r} is none of forward, reverse, bidirectional")
-    return found
+    return ways
 
 
 class Frame:
@@ -228,17 +228,17 @@ class Frame:
         """The activation functions of each direction."""
         per = len(self.kind.names)
         clips = [self.clip if i % per < self.kind.clipped else None for i in range(len(self.names))]
-        found = _activations(m, self.names, *self.numbers, clips)
-        return [found[i : i + per] for i in range(0, len(found), per)]
+        functions = _activations(m, self.names, *self.numbers, clips)
+        return [functions[i : i + per] for i in range(0, len(functions), per)]
 
     def cells(self, m: Arithmetic, R: Operand, B: Operand | None, P: Operand | None) -> list[tuple[Cell, Operand]]:
         """For each direction its cell and the bias of its gates' inputs (None for none)."""
-        found: list[tuple[Cell, Operand]] = []
+        cells: list[tuple[Cell, Operand]] = []
         for d, act in enumerate(self.functions(m)):
             wb, rb = (None, None) if B is None else m.split(m.pick(m.widened(B), d), 2)
             cell = self.kind(m, m.pick(m.widened(R), d), rb, None if P is None else m.pick(m.widened(P), d), act)
-            found.append((cell, None if wb is None else wb + cell.bias(rb)))
-        return found
+            cells.append((cell, None if wb is None else wb + cell.bias(rb)))
+        return cells
 
     def starts(self, m: Arithmetic, states: Sequence[Operand | None], d: int, x: Operand, R: Operand) -> list[Operand]:
         """The states before the first step, as [batch, hidden]."""
@@ -268,12 +268,12 @@ def recur(
     alive = {} if sequence_lens is None else {"live": m.alive(sequence_lens, x)}
     rows: list[list[Operand]] = []
     lasts: list[list[Operand]] = []
-    made = 1 + (len(frame.kind.kept) if keep else 0)
+    count = 1 + (len(frame.kind.kept) if keep else 0)
     for d, (cell, bias) in enumerate(frame.cells(m, R, B, P)):
 
         def step(own: list[Operand], row: Any, cell: Cell = cell) -> tuple[list[Operand], list[Operand]]:
             new, kept = cell.step(row["x"], own)
-            shown = [new[0], *kept][:made]
+            shown = [new[0], *kept][:count]
             if alive:
                 shown = [m.where(row["live"], v, 0) for v in shown]
                 new = [m.where(row["live"], n, o) for n, o in zip(new, own, strict=True)]
@@ -282,8 +282,8 @@ def recur(
         back = frame.backwards[d]
         inputs = m.product(m.reverse(x, sequence_lens) if back else x, m.swap(m.pick(w, d)))
         inputs = inputs if bias is None else inputs + bias
-        last, found = m.scan(step, frame.starts(m, states, d, x, R), {"x": inputs, **alive}, made)
-        rows.append([m.reverse(v, sequence_lens) for v in found] if back else found)
+        last, collected = m.scan(step, frame.starts(m, states, d, x, R), {"x": inputs, **alive}, count)
+        rows.append([m.reverse(v, sequence_lens) for v in collected] if back else collected)
         lasts.append(last)
     y, *kept = (m.stack(v, 1 if i else 1 + frame.layout) for i, v in enumerate(zip(*rows, strict=True)))
     ends = (m.stack(v, frame.layout) for v in zip(*lasts, strict=True))
@@ -350,123 +350,91 @@ def _samples(gates: int, states: int, peepholes: bool = False) -> list[Sample]:
     outputs, both = 1 + states, {"direction": "bidirectional", "hidden_size": 5}
     lengths = np.array([4, 2], np.int32)
     start = [f32(2, 2, 5)] * states
-    found = [
+    samples = [
         Sample([f32(4, 2, 3), *weights(1)], {"hidden_size": 5}, outputs),
         Sample([f32(4, 2, 3), *weights(1), bias(1)], {"hidden_size": 5, "direction": "reverse"}, outputs),
         Sample([f32(4, 2, 3), *weights(2), bias(2), lengths, *start], both, outputs),
         Sample([f32(4, 2, 3), *weights(2), bias(2), None, *start], {**both, "clip": 0.5}, outputs),
     ]
     if peepholes:
-        found.append(Sample([f32(4, 2, 3), *weights(2), None, None, *start, f32(2, 15)], both, outputs))
-    return found
+        samples.append(Sample([f32(4, 2, 3), *weights(2), None, None, *start, f32(2, 15)], both, outputs))
+    return samples
+
+
+INPUTS = ("X", "W", "R", "B?", "sequence_lens?", "initial_h?")
+RECURRENT: Mapping[str, Any] = {
+    "activation_alpha": None,
+    "activation_beta": None,
+    "activations": None,
+    "clip": None,
+    "direction": "forward",
+    "hidden_size": None,
+    "layout": 0,
+}
+
+
+def operands(of: Op, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The inputs of an operator as `recur` takes them."""
+    given = [*inputs, *[None] * (len(of.inputs) - len(inputs))]
+    states = sum(p.name.startswith("initial_") for p in of.inputs)
+    return *given[:5], given[5 : 5 + states], *given[5 + states :]
+
+
+OPERATORS = "RNN GRU LSTM"
+
+
+def _operator(
+    name: str, kind: type[Cell], frame: Callable[..., Frame], samples: Sequence[Sample], *inputs: str, **attributes: Any
+) -> Op:
+    """Define an operator from its cell, with further inputs and attributes."""
+    outputs = ("Y?", "Y_h?", "Y_c?")[: 1 + kind.states]
+
+    @op(name, weights=weights.recurrent(kind.gates), kind="recurrent", planned_from=0, since=22, samples=samples,
+        inputs=(*INPUTS, *inputs), outputs=outputs, attributes={**RECURRENT, **attributes})  # fmt: skip
+    def record(k: Context, *xs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+        return recur(Arrays(k.xp, k.check), frame(**attrs), *operands(record, xs))
+
+    @record.infer
+    def _(*types: Any, **attrs: Any) -> tuple[Tensor, ...]:
+        return recur_types(kind, *types, **attrs)
+
+    @record.body
+    def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
+        m = Nodes(g)
+        return m.names(recur(m, frame(**attrs), *operands(record, m.of(xs))))
+
+    @record.twin
+    def _(types: Any, wanted: Any, **attrs: Any) -> Twin | None:
+        return Twin(f"{name}Train", attrs, len(outputs) + len(kind.kept), "mezzo") if frame(**attrs).tells else None
+
+    return record
 
 
 def rnn_frame(**attrs: Any) -> Frame:
     return Frame(Cell, **attrs)
 
 
-@op("RNN", weights=weights.recurrent(1), kind="recurrent", planned_from=0, since=22, outputs=("Y?", "Y_h?"), samples=[
-    *_samples(1, 1),
-    Sample([f32(2, 4, 3), f32(1, 5, 3), f32(1, 5, 5)], {"layout": 1}, 2),
-    Sample([f32(4, 2, 3), f32(2, 5, 3), f32(2, 5, 5)], {"direction": "bidirectional", "hidden_size": 5,
-           "activations": ["LeakyRelu", "HardSigmoid"], "activation_alpha": [0.2, 0.3], "activation_beta": [0.4]}, 2),
-])  # fmt: skip
-def rnn(
-    k: Context,
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-    *,
-    activation_alpha: Floats = None,
-    activation_beta: Floats = None,
-    activations: Texts = ("Tanh", "Tanh"),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
-) -> tuple[Array, ...]:
-    frame = rnn_frame(activation_alpha=activation_alpha, activation_beta=activation_beta,
-                  activations=activations, clip=clip, direction=direction, layout=layout)  # fmt: skip
-    return recur(Arrays(k.xp, k.check), frame, X, W, R, B, sequence_lens, [initial_h])
-
-
-@rnn.infer
-def _(*types: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    return recur_types(Cell, *types, **attrs)
-
-
-@rnn.body
-def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
-    m = Nodes(g)
-    X, W, R, B, lengths, *states = m.of(xs)
-    return m.names(recur(m, rnn_frame(**attrs), X, W, R, B, lengths, states))
-
-
-@rnn.twin
-def _(types: Any, wanted: Any, **attrs: Any) -> Twin | None:
-    return Twin("RNNTrain", attrs, 2, "mezzo") if rnn_frame(**attrs).tells else None
-
-
 def gru_frame(*, linear_before_reset: int = 0, **attrs: Any) -> Frame:
     return Frame(LinearFirst if linear_before_reset else GruCell, **attrs)
-
-
-@op("GRU", weights=weights.recurrent(3), kind="recurrent", planned_from=0, since=22, outputs=("Y?", "Y_h?"), samples=[
-    *_samples(3, 1),
-    Sample([f32(4, 2, 3), f32(1, 15, 3), f32(1, 15, 5), f32(1, 30)], {"hidden_size": 5, "linear_before_reset": 1}, 2),
-    Sample([f32(2, 4, 3), f32(1, 15, 3), f32(1, 15, 5)], {"layout": 1}, 2),
-    Sample([f32(0, 2, 3), f32(1, 15, 3), f32(1, 15, 5)], {"hidden_size": 5}, 2),
-])  # fmt: skip
-def gru(
-    k: Context,
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-    *,
-    activation_alpha: Floats = None,
-    activation_beta: Floats = None,
-    activations: Texts = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
-    linear_before_reset: int = 0,
-) -> tuple[Array, ...]:
-    frame = gru_frame(linear_before_reset=linear_before_reset, activation_alpha=activation_alpha,
-                      activation_beta=activation_beta, activations=activations, clip=clip, direction=direction,
-                      layout=layout)  # fmt: skip
-    return recur(Arrays(k.xp, k.check), frame, X, W, R, B, sequence_lens, [initial_h])
-
-
-@gru.infer
-def _(*types: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    return recur_types(GruCell, *types, **attrs)
-
-
-@gru.body
-def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
-    m = Nodes(g)
-    X, W, R, B, lengths, *states = m.of(xs)
-    return m.names(recur(m, gru_frame(**attrs), X, W, R, B, lengths, states))
-
-
-@gru.twin
-def _(types: Any, wanted: Any, **attrs: Any) -> Twin | None:
-    return Twin("GRUTrain", attrs, 5, "mezzo") if gru_frame(**attrs).tells else None
 
 
 def lstm_frame(*, input_forget: int = 0, **attrs: Any) -> Frame:
     return Frame(CoupledCell if input_forget else LstmCell, **attrs)
 
 
-@op("LSTM", weights=weights.recurrent(4), kind="recurrent", planned_from=0, since=22,
-    outputs=("Y?", "Y_h?", "Y_c?"), samples=[
+rnn = _operator("RNN", Cell, rnn_frame, [
+    *_samples(1, 1),
+    Sample([f32(2, 4, 3), f32(1, 5, 3), f32(1, 5, 5)], {"layout": 1}, 2),
+    Sample([f32(4, 2, 3), f32(2, 5, 3), f32(2, 5, 5)], {"direction": "bidirectional", "hidden_size": 5,
+           "activations": ["LeakyRelu", "HardSigmoid"], "activation_alpha": [0.2, 0.3], "activation_beta": [0.4]}, 2),
+], activations=("Tanh", "Tanh"))  # fmt: skip
+gru = _operator("GRU", GruCell, gru_frame, [
+    *_samples(3, 1),
+    Sample([f32(4, 2, 3), f32(1, 15, 3), f32(1, 15, 5), f32(1, 30)], {"hidden_size": 5, "linear_before_reset": 1}, 2),
+    Sample([f32(2, 4, 3), f32(1, 15, 3), f32(1, 15, 5)], {"layout": 1}, 2),
+    Sample([f32(0, 2, 3), f32(1, 15, 3), f32(1, 15, 5)], {"hidden_size": 5}, 2),
+], linear_before_reset=0)  # fmt: skip
+lstm = _operator("LSTM", LstmCell, lstm_frame, [
     *_samples(4, 2, peepholes=True),
     Sample([f32(2, 4, 3), f32(1, 20, 3), f32(1, 20, 5)], {"layout": 1}, 3),
     Sample([f32(4, 2, 3), f32(1, 20, 3), f32(1, 20, 5)], {"hidden_size": 5, "input_forget": 1}, 3),
@@ -474,44 +442,4 @@ def lstm_frame(*, input_forget: int = 0, **attrs: Any) -> Frame:
            "activations": ["HardSigmoid", "Softsign", "ScaledTanh"], "activation_alpha": [0.3, 1.5],
            "activation_beta": [0.4, 0.7]}, 3),
     Sample([f32(4, 0, 3), f32(1, 20, 3), f32(1, 20, 5)], {"hidden_size": 5}, 3),
-])  # fmt: skip
-def lstm(
-    k: Context,
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-    initial_c: Array | None = None,
-    P: Array | None = None,
-    *,
-    activation_alpha: Floats = None,
-    activation_beta: Floats = None,
-    activations: Texts = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
-    layout: int = 0,
-) -> tuple[Array, ...]:
-    frame = lstm_frame(input_forget=input_forget, activation_alpha=activation_alpha, activation_beta=activation_beta,
-                       activations=activations, clip=clip, direction=direction, layout=layout)  # fmt: skip
-    return recur(Arrays(k.xp, k.check), frame, X, W, R, B, sequence_lens, [initial_h, initial_c], P)
-
-
-@lstm.infer
-def _(*types: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    return recur_types(LstmCell, *types, **attrs)
-
-
-@lstm.body
-def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
-    m = Nodes(g)
-    X, W, R, B, lengths, *states, P = m.of(xs)
-    return m.names(recur(m, lstm_frame(**attrs), X, W, R, B, lengths, states, P))
-
-
-@lstm.twin
-def _(types: Any, wanted: Any, **attrs: Any) -> Twin | None:
-    return Twin("LSTMTrain", attrs, 5, "mezzo") if lstm_frame(**attrs).tells else None
+], "initial_c?", "P?", input_forget=0)  # fmt: skip

@@ -6,7 +6,6 @@ Formulas as in recurrent.py: the references and the standard bodies come from th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +26,7 @@ from .recurrent import (
     gru_frame,
     lstm,
     lstm_frame,
+    operands,
     recur,
     recur_types,
     rnn,
@@ -165,7 +165,7 @@ def back_through_time(
     P = peepholes[0] if peepholes else None
     x, w = frame.steps_first(m, m.widened(X), 3), m.widened(W)
     alive = {} if lengths is None else {"live": m.alive(lengths, x)}
-    found: list[list[Operand]] = []
+    gradients: list[list[Operand]] = []
     for d, (cell, _) in enumerate(frame.cells(m, R, B, P)):
         reverse = frame.backwards[d]
 
@@ -202,8 +202,8 @@ def back_through_time(
         dr, drb = back.weights(dz)
         db = m.join([m.total(dz), drb])
         dp = [back.peepholes(dz)] if peepholes else []
-        found.append([m.reverse(dx, lengths) if reverse else dx, m.outer(dz, xs), dr, db, *dfirst, *dp])
-    dxs, *others = zip(*found, strict=True)
+        gradients.append([m.reverse(dx, lengths) if reverse else dx, m.outer(dz, xs), dr, db, *dfirst, *dp])
+    dxs, *others = zip(*gradients, strict=True)
     dX = frame.steps_first(m, dxs[0] if len(dxs) == 1 else dxs[0] + dxs[1], 3)
     axes = [0, 0, 0, *(frame.layout,) * len(states), 0]
     return tuple(m.like(v, X) for v in (dX, *(m.stack(v, a) for v, a in zip(others, axes, strict=False))))
@@ -216,13 +216,8 @@ def training(like: Op, frame: Callable[..., Frame], kind: type[Cell], kept: tupl
     """Define NAMETrain, which is the operator with further results that are kept, and NAMEGrad, the gradients of its
     inputs: (the inputs, Y, what was kept, the gradients of the results and of what was kept)."""
     n, results = len(like.inputs), [p.name for p in like.outputs]
-    made = [f"d{p.name}" for p in like.inputs if p.name != "sequence_lens"]
-    arriving = [f"d{name}" for name in (*results, *kept)]
-
-    def operands(inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The inputs as `recur` takes them."""
-        given = [*inputs, *[None] * (n - len(inputs))]
-        return *given[:5], given[5 : 5 + kind.states], *given[5 + kind.states :]
+    outputs = [f"d{p.name}" for p in like.inputs if p.name != "sequence_lens"]
+    names, arriving = tuple(map(str, like.inputs)), [f"d{name}?" for name in (*results, *kept)]
 
     samples = [replace(s, outputs=len(results) + len(kept)) for s in like.samples if frame(**s.attrs).tells]
 
@@ -233,12 +228,12 @@ def training(like: Op, frame: Callable[..., Frame], kind: type[Cell], kept: tupl
         dys = [None if i == number % (len(results) + 1) else t for i, t in enumerate((y, *others[: kind.states]))]
         more = others[kind.states :]
         padded = [*s.inputs, *[None] * (n - len(s.inputs))]
-        return Sample([*padded, y, *more, *dys, *(more if number % 3 == 1 else [])], s.attrs, len(made))
+        return Sample([*padded, y, *more, *dys, *(more if number % 3 == 1 else [])], s.attrs, len(outputs))
 
-    @op(f"{like.name}Train", domain="mezzo", outputs=(*results, *kept), samples=samples)
-    @_signed(like)
+    @op(f"{like.name}Train", domain="mezzo", inputs=names, outputs=(*results, *kept), samples=samples,
+        attributes=like.attrs)  # fmt: skip
     def train(k: Context, *inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-        return recur(Arrays(k.xp, k.check), frame(**attrs), *operands(inputs), keep=True)
+        return recur(Arrays(k.xp, k.check), frame(**attrs), *operands(like, inputs), keep=True)
 
     @train.infer
     def _(*types: Any, **attrs: Any) -> tuple[Tensor, ...]:
@@ -247,52 +242,36 @@ def training(like: Op, frame: Callable[..., Frame], kind: type[Cell], kept: tupl
     @train.body
     def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
         m = Nodes(g)
-        return m.names(recur(m, frame(**attrs), *operands(m.of(xs)), keep=True))
+        return m.names(recur(m, frame(**attrs), *operands(like, m.of(xs)), keep=True))
 
     @train.grad
     def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
-        found = list(getattr(g, f"{like.name}Grad")(
-            *xs, ys[0], *ys[len(results) :], *dys, domain="mezzo", outputs=len(made), **attrs))  # fmt: skip
-        return *found[:4], None, *found[4:]  # lengths have none
+        dxs = list(getattr(g, f"{like.name}Grad")(
+            *xs, ys[0], *ys[len(results) :], *dys, domain="mezzo", outputs=len(outputs), **attrs))  # fmt: skip
+        return *dxs[:4], None, *dxs[4:]  # lengths have none
 
-    @op(f"{like.name}Grad", domain="mezzo", outputs=tuple(made),
-        samples=[sample(i, s) for i, s in enumerate(samples)])  # fmt: skip
-    @_signed(like, [results[0], *kept], arriving)
+    @op(f"{like.name}Grad", domain="mezzo", inputs=(*names, results[0], *kept, *arriving), outputs=tuple(outputs),
+        attributes=like.attrs, samples=[sample(i, s) for i, s in enumerate(samples)])  # fmt: skip
     def back(k: Context, *inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         return gradients(Arrays(k.xp, k.check), inputs, attrs)
 
     def gradients(m: Arithmetic, inputs: Sequence[Operand | None], attrs: Any) -> tuple[Operand, ...]:
         given, y, own, dys = inputs[:n], inputs[n], inputs[n + 1 : n + 1 + len(kept)], inputs[n + 1 + len(kept) :]
         dY, *dlasts = (*dys, *(None,) * len(results))[: len(results)]
-        return back_through_time(m, frame(**attrs), operands(given), y, own, dY, dlasts, dys[len(results) :])
+        return back_through_time(m, frame(**attrs), operands(like, given), y, own, dY, dlasts, dys[len(results) :])
 
     @back.infer
     def _(X: Tensor, W: Tensor, R: Tensor, *rest: Tensor | None, **attrs: Any) -> tuple[Tensor, ...]:
         _, *lasts = recur_types(kind, X, W, R, **attrs)
         directions, rows = (None, None) if W.dims is None else W.dims[:2]
         peepholes = X.of((directions, product((3, None if R.dims is None else R.dims[2]))))
-        found = X.forget(), X.of(W.dims), X.of(R.dims), X.of((directions, product((2, rows)))), *lasts, peepholes
-        return found[: len(made)]
+        types = X.forget(), X.of(W.dims), X.of(R.dims), X.of((directions, product((2, rows)))), *lasts, peepholes
+        return types[: len(outputs)]
 
     @back.body
     def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
         m = Nodes(g)
         return m.names(gradients(m, m.of(xs), attrs))
-
-
-def _signed(like: Op, needed: Sequence[str] = (), optional: Sequence[str] = ()) -> Callable[..., Any]:
-    """Give a function the signature of an operator, with further inputs."""
-
-    def sign(function: Any) -> Any:
-        old = inspect.signature(like.reference).parameters.values()
-        positional = [p.replace(default=inspect.Parameter.empty) for p in old if p.kind is not p.KEYWORD_ONLY]
-        more = [(name, "Array") for name in needed] + [(name, "Array | None") for name in optional]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        positional += [inspect.Parameter(name, kind, annotation=text) for name, text in more]
-        function.__signature__ = inspect.Signature([*positional, *(p for p in old if p.kind is p.KEYWORD_ONLY)])
-        return function
-
-    return sign
 
 
 training(rnn, rnn_frame, Cell, ())

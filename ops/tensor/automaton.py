@@ -184,14 +184,14 @@ class Automaton:
 
     def _set(self, places: tuple[int, ...], before: str) -> _Set:
         sets = self._sets
-        found = sets.get((places, before))
-        if found is None:
+        state = sets.get((places, before))
+        if state is None:
             self._kept += len(places) + 1
             if self._kept > MOST_KEPT:
                 sets = self._sets = {}
                 self._kept = len(places) + 1
-            found = sets[places, before] = _Set(places, before)
-        return found
+            state = sets[places, before] = _Set(places, before)
+        return state
 
     def _move(self, state: _Set, char: str) -> _Set:
         tests, following = self._tests, self._next
@@ -200,10 +200,10 @@ class Automaton:
             test = tests[place]
             if test is not None and test(char) not in (None, False):
                 after.update(following[place])
-        made = self._set(tuple(sorted(after)), _before(char))
+        next_state = self._set(tuple(sorted(after)), _before(char))
         self._kept += 1
-        state.moves[char] = made
-        return made
+        state.moves[char] = next_state
+        return next_state
 
     def _alive(self, state: _Set, char: str) -> set[int]:
         """Chain places that are reached without a character, where `char` comes next, "" at the end."""

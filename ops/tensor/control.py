@@ -128,19 +128,19 @@ def _(
 
     def derivative(branch: GraphBody, runs: bool) -> Body:
         def build(b: Builder) -> list[Value]:
-            found = b.grad_of(branch, [], dys) if runs else [None] * len(b.captured)
-            return [_or_zeros(b, dx, x) for dx, x in zip(found, b.captured, strict=True)]
+            dxs = b.grad_of(branch, [], dys) if runs else [None] * len(b.captured)
+            return [_or_zeros(b, dx, x) for dx, x in zip(dxs, b.captured, strict=True)]
 
         return Body([], build)
 
     count = len(g.captured)
-    made = g.If(
+    results = g.If(
         cond,
         then_branch=derivative(then_branch, taken is not False),
         else_branch=derivative(else_branch, taken is not True),
         outputs=count,
     )
-    return None, *several(made, count)
+    return None, *several(results, count)
 
 
 def _attempt(branch: Subgraph) -> tuple[Type, ...] | MezzoError:
@@ -231,8 +231,8 @@ def _(types: Sequence[Type | None], wanted: Any, *, body: GraphBody) -> Twin:
 
 def _carried(body: Subgraph, types: Sequence[Type | None]) -> list[Type]:
     """The types of the carried values of a Loop in any iteration."""
-    found: list[Type] = _fixpoint(body, (i64(), BOOL), [_forget(t) for t in types if t is not None], (), 1)[0]
-    return found
+    carried: list[Type] = _fixpoint(body, (i64(), BOOL), [_forget(t) for t in types if t is not None], (), 1)[0]
+    return carried
 
 
 def _returning(name: str, body: GraphBody, values: Sequence[str], rows: int, attrs: Mapping[str, Any]) -> Twin:
@@ -285,14 +285,16 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value
         at = b.Sub(b.Sub(trips, i), b.const(1))
         states = [lists[k](b, at) if row is None else b.Gather(ys[row - 1], at) for k, row in enumerate(starts)]
         given = dict(zip(moving, dstates, strict=True)) | {j: b.Gather(dys[j], at) for j in arriving}
-        found = b.grad_of(body, [at, go, *states], [None, *(given.get(j) for j in range(len(body.outputs) - 1))])
-        return [go, *(_or_zeros(b, found[2 + k], states[k]) for k in moving), *_added(b, sums, found[2 + n :])]
+        gradients = b.grad_of(body, [at, go, *states], [None, *(given.get(j) for j in range(len(body.outputs) - 1))])
+        return [go, *(_or_zeros(b, gradients[2 + k], states[k]) for k in moving), *_added(b, sums, gradients[2 + n :])]
 
     first = [_or_zeros(g, dys[k], ys[k]) for k in moving]
     inside = [i64(), BOOL, *(types[k] for k in moving), *_held(g, captured)]
     count = len(moving) + len(captured)
-    made = g.Loop(trips, None, *first, *(zeros_like(g, c) for c in captured), body=Body(inside, build), outputs=count)
-    dstates, sums = parted(several(made, count), len(moving), len(captured))
+    results = g.Loop(
+        trips, None, *first, *(zeros_like(g, c) for c in captured), body=Body(inside, build), outputs=count
+    )
+    dstates, sums = parted(several(results, count), len(moving), len(captured))
     dxs = dict(zip(moving, dstates, strict=True))
     return None, None, *(dxs.get(k) for k in range(n)), *sums
 
@@ -441,14 +443,14 @@ def _(
         )
         seeds = dict(zip([*moving, *arriving], [*dstates, *given], strict=True))
         given = [*states, *slices]
-        found = b.grad_of(body, given, [seeds.get(i) for i in range(outputs)])
-        dxs = [_or_zeros(b, found[i], given[i]) for i in (*moving, *wanted)]
-        return [*dxs[: len(moving)], *_added(b, sums, found[len(xs) :]), *dxs[len(moving) :]]
+        gradients = b.grad_of(body, given, [seeds.get(i) for i in range(outputs)])
+        dxs = [_or_zeros(b, gradients[i], given[i]) for i in (*moving, *wanted)]
+        return [*dxs[: len(moving)], *_added(b, sums, gradients[len(xs) :]), *dxs[len(moving) :]]
 
     first = [*(_or_zeros(g, dys[i], ys[i]) for i in moving), *(zeros_like(g, c) for c in captured)]
     inside = [*_held(g, [ys[i] for i in moving]), *_held(g, captured), *(_slice(g.type_of(v), a) for v, a, _ in read)]
     count = len(first) + len(wanted)
-    made = g.Scan(
+    results = g.Scan(
         *first,
         *(v for v, _, _ in read),
         body=Body(inside, build),
@@ -459,7 +461,7 @@ def _(
         scan_output_directions=[1 - back[j] for j in wanted],
         outputs=count,
     )
-    dstates, sums, slices = parted(several(made, count), len(moving), len(captured), len(wanted))
+    dstates, sums, slices = parted(several(results, count), len(moving), len(captured), len(wanted))
     dxs = dict(zip([*moving, *wanted], [*dstates, *slices], strict=True))
     return *(dxs.get(i) for i in range(len(xs))), *sums
 

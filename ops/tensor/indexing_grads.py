@@ -123,11 +123,11 @@ def gather_grad_rows(k: Context, dY: Array, indices: Array, shape: Array) -> tup
     in_table(places, -size, size)
     places = k.xp.where(places < 0, places + size, places)
     kept = places < size
-    found, order = k.xp.unique(places[kept], return_inverse=True)
-    sums = untaken(k.xp, dY.reshape(indices.size, *rest)[kept], order, len(found), 0)
+    distinct, order = k.xp.unique(places[kept], return_inverse=True)
+    sums = untaken(k.xp, dY.reshape(indices.size, *rest)[kept], order, len(distinct), 0)
     ids = k.xp.full(min(indices.size, size), size, np.int64)
     rows = k.xp.zeros((len(ids), *rest), dY.dtype)
-    ids[: len(found)], rows[: len(found)] = found, sums
+    ids[: len(distinct)], rows[: len(distinct)] = distinct, sums
     return ids, rows
 
 
@@ -189,12 +189,7 @@ def slice_grad(
 
 @slice_grad.infer
 def _(
-    dY: Tensor,
-    shape: Tensor,
-    starts: Tensor,
-    ends: Tensor,
-    axes: Tensor | None = None,
-    steps: Tensor | None = None,
+    dY: Tensor, shape: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None
 ) -> Tensor:
     return shaped(dY, shape)
 

@@ -23,9 +23,9 @@ def parted(values: Sequence[Value], *counts: int) -> Iterator[list[Value]]:
         yield list(islice(rest, count))
 
 
-def several(made: Any, count: int) -> tuple[Value, ...]:
+def several(results: Any, count: int) -> tuple[Value, ...]:
     """The results of a builder's call that asked for `count` outputs."""
-    return (made,) if count == 1 else tuple(made)
+    return (results,) if count == 1 else tuple(results)
 
 
 def saved(
@@ -57,8 +57,8 @@ def saved(
     zero = [g.SequenceConstruct(g.const(0)) for _ in listed]
     inside = [i64(), BOOL, *types, *(types[k] if k in listed else SequenceType(types[k]) for k in which)]
     inside += [SequenceType(i64()) for _ in listed]
-    made = several(g.Loop(M, cond, *initial, *empty, *zero, body=Body(inside, build), outputs=width), width)
-    kept, ends = dict(zip(which, made[n:], strict=False)), dict(zip(listed, made[n + len(which) :], strict=True))
+    results = several(g.Loop(M, cond, *initial, *empty, *zero, body=Body(inside, build), outputs=width), width)
+    kept, ends = dict(zip(which, results[n:], strict=False)), dict(zip(listed, results[n + len(which) :], strict=True))
 
     def reader(k: int) -> Reader:
         if k in listed:

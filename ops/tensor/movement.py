@@ -176,11 +176,11 @@ def _(data: Tensor, axes: Tensor | None = None) -> Tensor:
     if axes is None:
         known = all(isinstance(d, int) for d in data.shape)  # an unknown dim may be 1, and then its axis goes
         return data.of([d for d in data.shape if d != 1] if known else None)
-    found = axes.ints()
-    if found is None:
+    listed = axes.ints()
+    if listed is None:
         gone = length(axes)
         return data.of(unknown(None if gone is None else data.rank - gone))
-    drop = axes_of(found, data.rank)
+    drop = axes_of(listed, data.rank)
     for a in drop:
         same(data.shape[a], 1, f"axis {a} of {data} cannot be squeezed")
     return data.of(d for i, d in enumerate(data.shape) if i not in drop)
@@ -206,13 +206,13 @@ def unsqueeze(k: Context, data: Array, axes: Array) -> Array:
 
 @unsqueeze.infer
 def _(data: Tensor, axes: Tensor) -> Tensor:
-    found = axes.ints()
-    if found is None:
+    listed = axes.ints()
+    if listed is None:
         more = length(axes)
         return data.of(unknown(None if more is None else data.rank + more))
-    at = axes_of(found, data.rank + len(found))
+    at = axes_of(listed, data.rank + len(listed))
     rest = iter(data.shape)
-    return data.of(1 if i in at else next(rest) for i in range(data.rank + len(found)))
+    return data.of(1 if i in at else next(rest) for i in range(data.rank + len(listed)))
 
 
 @unsqueeze.grad

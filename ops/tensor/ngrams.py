@@ -21,17 +21,17 @@ Pool = dict[tuple[Any, ...], int]  # n-gram -> its place among all n-grams
 @lru_cache(maxsize=32)
 def pool_of(counts: tuple[int, ...], tokens: tuple[Any, ...]) -> Pool:
     """The known n-grams. `counts[n - 1]` is where the n-grams of length n begin among the tokens."""
-    found: Pool = {}
+    pool: Pool = {}
     ends = (*counts[1:], len(tokens))
     for length, (start, end) in enumerate(zip(counts, ends, strict=True), start=1):
         if not 0 <= start <= end <= len(tokens) or (end - start) % length:
             raise ShapeError(f"ngram_counts {list(counts)} do not divide {len(tokens)} tokens into n-grams")
         for at in range(start, end, length):
             gram = tokens[at : at + length]
-            if gram in found:
+            if gram in pool:
                 raise ShapeError(f"the n-gram {' '.join(map(str, gram))!r} is in the pool twice", hint="list it once")
-            found[gram] = len(found)
-    return found
+            pool[gram] = len(pool)
+    return pool
 
 
 WORDS = {
@@ -92,9 +92,9 @@ def tf_idf_vectorizer(
     pool = pool_of(tuple(ngram_counts), tuple((pool_strings if of_texts else pool_int64s) or ()))
     rows = X.reshape(math.prod(X.shape[:-1]), X.shape[-1]).tolist()
     width = max(ngram_indexes) + 1
-    found = np.zeros((len(rows), width), np.float32)
+    counts = np.zeros((len(rows), width), np.float32)
     scale = np.ones(len(ngram_indexes), np.float32) if weights is None else np.asarray(weights, np.float32)
-    for row, tokens in zip(found, rows, strict=True):
+    for row, tokens in zip(counts, rows, strict=True):
         times = np.zeros(len(ngram_indexes), np.float32)
         for length in range(max(min_gram_length, 1), min(max_gram_length, len(ngram_counts), len(tokens)) + 1):
             furthest = (len(tokens) - 1) // (length - 1) if length > 1 else 1  # one token alone skips nothing
@@ -106,11 +106,11 @@ def tf_idf_vectorizer(
         if mode == "IDF":
             times = np.minimum(times, 1)
         np.add.at(row, list(ngram_indexes), times if mode == "TF" else times * scale)
-    return found.reshape(*X.shape[:-1], width)
+    return counts.reshape(*X.shape[:-1], width)
 
 
 @tf_idf_vectorizer.infer
 def _(X: Tensor, *, ngram_indexes: Sequence[int]) -> Tensor:
     has_rank(X, 1, 2)
-    made = X.to(DType.FLOAT)
-    return made.of(None if X.dims is None else (*X.dims[:-1], max(ngram_indexes) + 1))
+    counts = X.to(DType.FLOAT)
+    return counts.of(None if X.dims is None else (*X.dims[:-1], max(ngram_indexes) + 1))

@@ -84,24 +84,24 @@ class _Reader:
         """The tree of all up to the end of the group; flags hold up to there too."""
         if self.depth > DEEPEST:
             raise self._refuse(f"more than {DEEPEST} groups inside of one another")
-        found, parts = list[Tree](), list[Tree]()
+        alternatives, parts = list[Tree](), list[Tree]()
         while not self.text.startswith(")", self.at) and self.at < len(self.text):
             char = self.text[self.at]
             repeat = REPEAT.match(self.text, self.at)
             if char == "|":
                 self.at += 1
-                found.append(Chain(parts))
+                alternatives.append(Chain(parts))
                 parts = []
             elif char == "(":
-                made, flags = self._group(flags)
-                parts += made
+                group, flags = self._group(flags)
+                parts += group
             elif repeat:
                 if not parts:
                     raise self._refuse("a repetition of nothing")
                 parts[-1] = self._repeat(repeat.group(), parts[-1])
             else:
                 parts += self._one(char, flags)
-        return OneOf([*found, Chain(parts)]) if found else Chain(parts)
+        return OneOf([*alternatives, Chain(parts)]) if alternatives else Chain(parts)
 
     def _one(self, char: str, flags: str) -> list[Tree]:
         """A character, a class, or a place between two characters."""
@@ -135,17 +135,17 @@ class _Reader:
     def _refuse(self, reason: str) -> ShapeError:
         return _refused(self.text, f"{reason} at {self.at}")
 
-    def _repeat(self, found: str, part: Tree) -> Tree:
-        counts = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(found)
+    def _repeat(self, repetition: str, part: Tree) -> Tree:
+        counts = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(repetition)
         if counts is None:
-            least, comma, most = found[1:-1].partition(",")
+            least, comma, most = repetition[1:-1].partition(",")
             low = _count(least)
             counts = (low, _count(most) if most else None if comma else low)
         if max(counts[0], counts[1] or 0) > MOST:
             raise self._refuse(f"more than {MOST} repetitions")
         if counts[1] is not None and counts[1] < counts[0]:
-            raise self._refuse(f"the repetition {found}")
-        self.at += len(found)
+            raise self._refuse(f"the repetition {repetition}")
+        self.at += len(repetition)
         if self.text.startswith("?", self.at):  # lazy: for a full match all the same
             self.at += 1
         if REPEAT.match(self.text, self.at):
@@ -157,14 +157,14 @@ class _Reader:
         self.at += 1
         inside = flags
         if self.text.startswith("?", self.at):
-            found = GROUP.match(self.text, self.at)
-            if not found:
+            match = GROUP.match(self.text, self.at)
+            if not match:
                 raise self._refuse(f"(?{self.text[self.at + 1 : self.at + 2]}")
-            self.at = found.end()
-            if not found["name"]:
-                on, _, off = found["flags"].partition("-")
+            self.at = match.end()
+            if not match["name"]:
+                on, _, off = match["flags"].partition("-")
                 inside = "".join({*flags, *on} - {*off})
-                if found["end"] == ")":
+                if match["end"] == ")":
                     return [], inside
         self.depth += 1
         tree = self._alternatives(inside)
@@ -196,9 +196,9 @@ class _Reader:
         return re.escape(char)
 
     def _brackets(self) -> str:
-        made, self.at = ["["], self.at + 1
+        pieces, self.at = ["["], self.at + 1
         if self.text.startswith("^", self.at):
-            made.append("^")
+            pieces.append("^")
             self.at += 1
         first = True
         while first or not self.text.startswith("]", self.at):
@@ -209,16 +209,16 @@ class _Reader:
             if posix and (posix[2] not in POSIX or posix[1]):
                 raise self._refuse(f"the class {posix[0]}")
             if posix:
-                made.append(POSIX[posix[2]])
+                pieces.append(POSIX[posix[2]])
                 self.at = posix.end()
             elif char == "\\":
-                made.append(self._escape(inside=True))
+                pieces.append(self._escape(inside=True))
             else:  # what Python may one day read as an operation on sets is escaped
-                made.append(f"\\{char}" if char in "[]&~|" else char)
+                pieces.append(f"\\{char}" if char in "[]&~|" else char)
                 self.at += 1
             first = False
         self.at += 1
-        return "".join([*made, "]"])
+        return "".join([*pieces, "]"])
 
 
 def _count(digits: str) -> int:

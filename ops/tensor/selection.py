@@ -142,14 +142,14 @@ def _ranks(k: Context, X: Array) -> Array:
 
 @unique.infer
 def _(X: Tensor, *, axis: int | None = None) -> tuple[Tensor, ...]:
-    found = Tensor(DType.INT64, (None,))
+    places = Tensor(DType.INT64, (None,))
     if axis is None:
-        return X.of((None,)), found, Tensor(DType.INT64, (X.elements,)), found
+        return X.of((None,)), places, Tensor(DType.INT64, (X.elements,)), places
     if X.dims is None:
-        return X.of(None), found, found, found
+        return X.of(None), places, places, places
     at = axis_of(axis, X.rank)
     y = X.of(None if i == at else d for i, d in enumerate(X.dims))
-    return y, found, Tensor(DType.INT64, (X.dims[at],)), found
+    return y, places, Tensor(DType.INT64, (X.dims[at],)), places
 
 
 @op(

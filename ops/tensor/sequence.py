@@ -228,12 +228,12 @@ def sequence_map(
     for other in additional_inputs:
         if isinstance(other, list) and len(other) != len(input_sequence):
             raise ShapeError(f"sequences of {len(input_sequence)} and {len(other)} values are mapped together")
-    made: list[list[Array]] = [[] for _ in body.outputs]
+    sequences: list[list[Array]] = [[] for _ in body.outputs]
     for i, x in enumerate(input_sequence):
         results = k.run(body, x, *(v[i] if isinstance(v, list) else v for v in additional_inputs))
-        for out, value in zip(made, results, strict=True):
+        for out, value in zip(sequences, results, strict=True):
             out.append(copied(value))
-    return tuple(made)
+    return tuple(sequences)
 
 
 @sequence_map.infer
@@ -252,17 +252,20 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value
 
     def build(b: Builder, *inside: Value) -> list[Value]:
         seeds = dict(zip(arriving, inside[n:], strict=True))
-        found = b.grad_of(body, inside[:n], [seeds.get(j) for j in range(len(body.outputs))])
+        gradients = b.grad_of(body, inside[:n], [seeds.get(j) for j in range(len(body.outputs))])
         values = [*inside[:n], *captured]
-        return [zeros_like(b, values[i]) if found[i] is None else found[i] for i in (*wanted, *range(n, len(values)))]
+        return [
+            zeros_like(b, values[i]) if gradients[i] is None else gradients[i]
+            for i in (*wanted, *range(n, len(values)))
+        ]
 
     given = [*xs, *(dys[j] for j in arriving)]
     inside = [t.element if isinstance(t, Sequence) else held(t) for t in map(g.type_of, given)]
     count = len(wanted) + len(captured)
-    made = g.SequenceMap(*given, body=Body(inside, build), outputs=count)
+    results = g.SequenceMap(*given, body=Body(inside, build), outputs=count)
     values = [*(xs[i] for i in wanted), *captured]
     shared = [i >= len(wanted) or not isinstance(g.type_of(v), Sequence) for i, v in enumerate(values)]
-    parts = zip((made,) if count == 1 else made, values, shared, strict=True)
+    parts = zip((results,) if count == 1 else results, values, shared, strict=True)
     sums = [_sum(g, dx, v) if share else dx for dx, v, share in parts]
     dxs = dict(zip(wanted, sums, strict=False))
     return *(dxs.get(i) for i in range(n)), *sums[len(wanted) :]

@@ -21,9 +21,9 @@ def text(*values: Any) -> np.ndarray[Any, Any]:
 
 def texts(values: Sequence[str], shape: Sequence[int]) -> np.ndarray[Any, Any]:
     """An array of strings of this shape; also where there are none."""
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made.reshape(tuple(shape))
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(tuple(shape))
 
 
 NO_TEXT = texts([], [0])

@@ -30,20 +30,20 @@ def _groups(inputs: tuple[Any, ...], kinds: int) -> list[tuple[Any, ...]]:
 def optimized(update: Update, inputs: tuple[Array, ...], kinds: int) -> tuple[Array, ...]:
     """New values of all tensors, then of all their first states, and so on. `update` takes a tensor, its gradient and
     its states, and returns the new tensor and states."""
-    made = [update(*group) for group in _groups(inputs, kinds)]
-    kept = (*inputs[: len(made)], *inputs[2 * len(made) :])
-    news = (new for kind in zip(*made, strict=True) for new in kind)
+    updated = [update(*group) for group in _groups(inputs, kinds)]
+    kept = (*inputs[: len(updated)], *inputs[2 * len(updated) :])
+    news = (new for kind in zip(*updated, strict=True) for new in kind)
     return tuple(np.asarray(new).astype(x.dtype, copy=False) for new, x in zip(news, kept, strict=True))
 
 
-def states(made: Op, kinds: int) -> None:
+def states(optimizer: Op, kinds: int) -> None:
     """Give an optimizer its inference rule."""
 
     def infer(R: Tensor, T: Tensor, *inputs: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
         groups = _groups(inputs, kinds)
         return tuple(g[i].forget() for i in (0, *range(2, kinds)) for g in groups)
 
-    made.infer(infer)
+    optimizer.infer(infer)
 
 
 def _samples(kinds: int, attrs: list[dict[str, Any]]) -> list[Sample]:
@@ -115,14 +115,7 @@ _MODES = [{"alpha": 0.9, "beta": 0.8, "norm_coefficient": 0.1, "mode": m} for m 
 
 @op("Momentum", domain="ai.onnx.preview.training", since=1, outputs=("outputs*",), samples=_samples(3, _MODES))
 def momentum(
-    k: Context,
-    R: Array,
-    T: Array,
-    *inputs: Array,
-    alpha: float,
-    beta: float,
-    mode: str,
-    norm_coefficient: float,
+    k: Context, R: Array, T: Array, *inputs: Array, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> tuple[Array, ...]:
     if mode not in ("standard", "nesterov"):
         raise ShapeError(f"mode {mode!r} is none of standard, nesterov")

@@ -62,12 +62,12 @@ def read(text: str, leaves: Mapping[str, Expr]) -> tuple[Expr, ...]:
         rows = [row.split() for row in before.split(";") if row.strip()]
         if len(rows) > MOST_PARTS:
             raise ValueError(f"it has {len(rows)} parts")
-        made: list[Expr] = []
+        steps: list[Expr] = []
         dtype = next(iter(leaves.values())).dtype
 
         def operand(word: str) -> Expr:
             if word.startswith("#"):
-                return made[int(word[1:])]
+                return steps[int(word[1:])]
             return leaves[word] if word in leaves else Expr("const", (), dtype, float(word))
 
         for kind, *words in rows:
@@ -79,7 +79,7 @@ def read(text: str, leaves: Mapping[str, Expr]) -> tuple[Expr, ...]:
             for one, truth in zip(operands, TRUTHS.get(kind, (False,) * len(operands)), strict=True):
                 if (one.dtype is DType.BOOL) != truth:
                     raise ValueError(f"{kind} of {one.dtype}")
-            made.append(expr.E.where(*operands) if kind == "where" else expr.E.make(kind, *operands))
+            steps.append(expr.E.where(*operands) if kind == "where" else expr.E.make(kind, *operands))
         return tuple(operand(word) for word in ends.split())
     except (ValueError, IndexError, StopIteration, ShapeError) as error:
         raise InputError(f"this is no rule: {error}", where=WHERE) from error
@@ -127,8 +127,8 @@ def still(rule: str, numbers: int, draws: int, states: int) -> bool:
             return e.args[1]
         return e.args[1] if e.kind == "where" and e.args[1] == e.args[2] else e
 
-    made = [simple(e) for e in read(rule, {**known, "dW": zero})]
-    return made == [known["W"], *(known[f"s{i}"] for i in range(states))]
+    results = [simple(e) for e in read(rule, {**known, "dW": zero})]
+    return results == [known["W"], *(known[f"s{i}"] for i in range(states))]
 
 
 def trees(dtypes: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[Expr, ...]:
@@ -139,19 +139,19 @@ def trees(dtypes: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[Expr, ...]
     names = names_of(len(leaves) - 3 - draws - states, draws, states)
     if len(names) != len(leaves):
         raise ShapeError(f"an update of {states} states and {draws} draws has {len(leaves)} operands")
-    made = read(attrs["rule"], dict(zip(names, wide, strict=True)))
+    results = read(attrs["rule"], dict(zip(names, wide, strict=True)))
     kept = [leaves[0], *leaves[len(leaves) - states :]]
-    if len(made) != len(kept):
-        raise ShapeError(f"an update of {states} states has {len(made)} results")
-    return tuple(expr.E.cast(m, k.dtype) for m, k in zip(made, kept, strict=True))
+    if len(results) != len(kept):
+        raise ShapeError(f"an update of {states} states has {len(results)} results")
+    return tuple(expr.E.cast(m, k.dtype) for m, k in zip(results, kept, strict=True))
 
 
 @lru_cache(maxsize=256)
 def steps_of(dtypes: tuple[DType, ...], rule: str, states: int = 0, draws: int = 0) -> Steps:
     """The steps of an update for these element types. Rates and other numbers are scalars; results may overwrite the
     tensor and its states."""
-    made, count = trees(dtypes, {"rule": rule, "states": states, "draws": draws}), len(dtypes)
-    return Steps(lower(made, count, range(2, count - draws - states), (0, *range(count - states, count))))
+    results, count = trees(dtypes, {"rule": rule, "states": states, "draws": draws}), len(dtypes)
+    return Steps(lower(results, count, range(2, count - draws - states), (0, *range(count - states, count))))
 
 
 _ONE = np.array([0.7, -0.2, 1.5], np.float32)
@@ -168,11 +168,11 @@ SHOWN = (  # rule, numbers, draws, states: what the samples show
 
 
 def _samples() -> list[Sample]:
-    made = []
+    samples = []
     for rule, numbers, draws, states in SHOWN:
         given: list[Any] = [f32(3), f32(3), _RATE, *[_HALF] * numbers, *[f32(3)] * draws, *[_ONE**2] * states]
-        made.append(Sample(given, {"rule": rule, "states": states, "draws": draws}, 1 + states))
-    return made
+        samples.append(Sample(given, {"rule": rule, "states": states, "draws": draws}, 1 + states))
+    return samples
 
 
 @op("Update", domain="mezzo", outputs=("W_new", "states_new*"), samples=_samples())
@@ -205,13 +205,13 @@ def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...] | None
 
 def _samples_of_rows() -> list[Sample]:
     """Of four rows the second and the last, and one that is none."""
-    made = []
+    samples = []
     for rule, numbers, draws, states in SHOWN:
         given: list[Any] = [f32(4, 2), np.array([1, 3, 4]), f32(3, 2), _RATE, *[_HALF] * numbers, *[f32(3, 2)] * draws]
-        made.append(
+        samples.append(
             Sample([*given, *[_TABLE**2] * states], {"rule": rule, "states": states, "draws": draws}, 1 + states)
         )
-    return made
+    return samples
 
 
 _TABLE = np.linspace(-2, 2, 8, dtype=np.float32).reshape(4, 2)
@@ -228,9 +228,9 @@ def update_rows(
     at, first = ids[kept], len(rest) - states
     drawn = [z[kept] for z in rest[first - draws : first]]
     given = [W[at], dW[kept], rate, *rest[: first - draws], *drawn, *(s[at] for s in rest[first:])]
-    made = evaluate(steps_of(tuple(DType.of(x.dtype) for x in given), rule, states, draws).code, k.xp, given)
+    updated = evaluate(steps_of(tuple(DType.of(x.dtype) for x in given), rule, states, draws).code, k.xp, given)
     news = tuple([k.xp.array(x) for x in (W, *rest[first:])])
-    for new, rows in zip(news, made, strict=True):
+    for new, rows in zip(news, updated, strict=True):
         new[at] = rows
     return news
 
@@ -260,10 +260,12 @@ def _(g: Builder, xs: Any, types: Any, *, rule: str, states: int = 0, draws: int
     tables = [g.Concat(x, g.Expand(g.scalar(0, x), row), axis=0) for x in (W, *rest[first:])]
     held, *slots = (g.Gather(x, ids) for x in tables)
     dtypes = [types[0].dtype, *(t.dtype for t in types[2:])]
-    made = as_standard(
+    updated = as_standard(
         g, trees(dtypes, {"rule": rule, "states": states, "draws": draws}), [held, *rest[:first], *slots]
     )
-    if made is None:
+    if updated is None:
         return None
     places = g.Unsqueeze(ids, g.const([-1]))
-    return tuple(g.Slice(g.ScatterND(x, places, new), g.const([0]), size) for x, new in zip(tables, made, strict=True))
+    return tuple(
+        g.Slice(g.ScatterND(x, places, new), g.const([0]), size) for x, new in zip(tables, updated, strict=True)
+    )

@@ -31,7 +31,7 @@ def _axis_from_front(form: Form, scope: Scope) -> Form:
     known = scope.value(form.input(3 if form.op == "Slice" else 1)) if form.op in ("Slice", "Gather") else None
     if known is not None and known.min(initial=0) < 0:
         raise UpgradeDeclined("before this opset, axes and indices could not be negative")
-    rank, made = rank_of(form.input(0), scope), dict[str, object]()
+    rank, positive = rank_of(form.input(0), scope), dict[str, object]()
     for name in ("axis", "axes"):
         value = form.attrs.get(name, 0)
         given = value if isinstance(value, tuple) else (value,)
@@ -40,19 +40,19 @@ def _axis_from_front(form: Form, scope: Scope) -> Form:
                 raise UpgradeDeclined("before this opset, axes could not be negative, and the rank is not known")
             ends = rank + {"Unsqueeze": len(given), "OneHot": 1}.get(form.op, 0)
             front = tuple(n + ends if n < 0 else n for n in given)
-            made[name] = front if isinstance(value, tuple) else front[0]
-    return form.having(**made) if made else form
+            positive[name] = front if isinstance(value, tuple) else front[0]
+    return form.having(**positive) if positive else form
 
 
 def _table() -> dict[tuple[str, str, int], Change]:
     same, axes = Change(down=unchanged, same=True), Change(down=_axis_from_front, same=True)
-    made = {
+    changes = {
         (domain, op, v): axes if from_back else same
         for domain, table in (("", TABLE), ("ai.onnx.ml", ML_TABLE))
         for op, opsets in parse(table).items()
         for v, from_back in opsets.items()
     }
-    return {**made, **RULES}
+    return {**changes, **RULES}
 
 
 CHANGES: dict[tuple[str, str, int], Change] = _table()

@@ -108,5 +108,5 @@ class Change:
 
 def rank_of(name: str, scope: Scope) -> int | None:
     """The rank of a value, where it is known."""
-    found = scope.type(name)
-    return None if found is None or found.dims is None else len(found.dims)
+    known = scope.type(name)
+    return None if known is None or known.dims is None else len(known.dims)

@@ -178,11 +178,11 @@ def scan_rows(
     for row, length in enumerate(lengths):
         states = [x[row] for x in initial_state_and_scan_inputs[:n]]
         scans = [x[row, :length] for x in initial_state_and_scan_inputs[n:]]
-        found = scan.reference(
+        scanned = scan.reference(
             k, *states, *scans, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions
         )
-        longer = [np.concatenate([y, np.zeros((longest - length, *y.shape[1:]), y.dtype)]) for y in found[n:]]
-        results.append([*(k.xp.array(s) for s in found[:n]), *longer])
+        longer = [np.concatenate([y, np.zeros((longest - length, *y.shape[1:]), y.dtype)]) for y in scanned[n:]]
+        results.append([*(k.xp.array(s) for s in scanned[:n]), *longer])
     return tuple(k.xp.stack(parts) for parts in zip(*results, strict=True))
 
 
@@ -193,9 +193,9 @@ def _(
     rows = [t.of(None if t.dims is None else t.dims[1:]) for t in initial_state_and_scan_inputs]
     batches = {t.dims[0] for t in initial_state_and_scan_inputs if t.dims is not None}
     batch = batches.pop() if len(batches) == 1 else None
-    found = scan.inferred(*rows, body=body, num_scan_inputs=num_scan_inputs)
-    assert isinstance(found, tuple)
-    return tuple(t.of(None if t.dims is None else (batch, *t.dims)) for t in found if isinstance(t, Tensor))
+    results = scan.inferred(*rows, body=body, num_scan_inputs=num_scan_inputs)
+    assert isinstance(results, tuple)
+    return tuple(t.of(None if t.dims is None else (batch, *t.dims)) for t in results if isinstance(t, Tensor))
 
 
 @scan_rows.body
@@ -215,9 +215,9 @@ def _(
 
     def row(b: Any, *parts: Value) -> tuple[Value, ...]:
         given = {} if directions is None else {"scan_input_directions": directions}
-        found = b.op("Scan", *parts, outputs=many, body=body, num_scan_inputs=num_scan_inputs, **given)
-        return found if many > 1 else (found,)
+        results = b.op("Scan", *parts, outputs=many, body=body, num_scan_inputs=num_scan_inputs, **given)
+        return results if many > 1 else (results,)
 
     many, rows = len(body.outputs), Body([t.of(t.shape[1:]) for t in operands], row)
-    made = g.op("Scan", *xs[1:], outputs=many, body=rows, num_scan_inputs=len(operands))
-    return made if many > 1 else (made,)
+    batched = g.op("Scan", *xs[1:], outputs=many, body=rows, num_scan_inputs=len(operands))
+    return batched if many > 1 else (batched,)

@@ -51,9 +51,9 @@ for _name in ("Softmax", "LogSoftmax", "Hardmax"):
 def _old_coordinates(form: Form, scales: str, scope: Scope) -> dict[str, str]:
     """Return the attributes for Resize's and Upsample's former implicit coordinates: from the left edge, and for
     nearest rounded down where an axis grows, up where it shrinks."""
-    found = {"coordinate_transformation_mode": "asymmetric"}
+    attrs = {"coordinate_transformation_mode": "asymmetric"}
     if form.attrs.get("mode", "nearest") != "nearest":
-        return found
+        return attrs
     known = scope.value(scales)
     if known is None and scope.source >= 10:
         raise UpgradeDeclined(
@@ -62,7 +62,7 @@ def _old_coordinates(form: Form, scales: str, scope: Scope) -> dict[str, str]:
     shrinks, grows = known is not None and (known < 1).any(), known is None or (known > 1).any()
     if shrinks and grows:
         raise UpgradeDeclined("it enlarges along one axis and shrinks along another, which round differently")
-    return {**found, "nearest_mode": "ceil" if shrinks else "floor"}
+    return {**attrs, "nearest_mode": "ceil" if shrinks else "floor"}
 
 
 def _resize_up(form: Form, scope: Scope) -> Form:

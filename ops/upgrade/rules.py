@@ -100,8 +100,8 @@ rule("TopK", 10, Change(_top_k_up, attribute_to_input("k", 1, np.int64, scalar=T
 
 
 def _dtype_of(name: str, scope: Scope) -> Any:
-    found = scope.type(name)
-    return np.float32 if found is None else found.dtype.numpy
+    known = scope.type(name)
+    return np.float32 if known is None else known.dtype.numpy
 
 
 def _typed_scalars(*attrs: str) -> Change:
@@ -110,8 +110,10 @@ def _typed_scalars(*attrs: str) -> Change:
 
     def up(form: Form, scope: Scope) -> Form:
         kind = _dtype_of(form.input(0), scope)
-        made = [scope.const(stem(form, a), np.asarray(form.attrs[a], kind)) if a in form.attrs else "" for a in attrs]
-        return form.without(*attrs).with_inputs(form.input(0), *made)
+        scalars = [
+            scope.const(stem(form, a), np.asarray(form.attrs[a], kind)) if a in form.attrs else "" for a in attrs
+        ]
+        return form.without(*attrs).with_inputs(form.input(0), *scalars)
 
     def down(form: Form, scope: Scope) -> Form:
         for part in reversed(parts):

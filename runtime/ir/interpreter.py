@@ -6,15 +6,16 @@ Slow and simple: what a planned program must equal.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from ...ops import OPS, Body, Context, DType, MezzoError, Type
+from ...ops import Body, Context, MezzoError, Type
 from ...ops.budget import Budget
+from ...ops.core.composed import ArrayBuilder
 from ...ops.dataclasses import dataclass
 from ...ops.errors import (
     BudgetError,
@@ -22,16 +23,14 @@ from ...ops.errors import (
     DeadlineError,
     ExecutionError,
     OutOfRange,
-    ShapeError,
-    UnsupportedModel,
 )
 from ...ops.types import Array, type_of
 from .graph import COPY, DRAW, RESULT, Graph, Node
 from .infer import body_of
 
 
-class Eager:
-    """The builder `g` for arrays: `g.Mul(a, b)` runs the operator at once.
+class Eager(ArrayBuilder):
+    """The builder over arrays, for operators with bodies too.
 
     `around` holds the values that bodies among the attributes capture, by name; such a name may be given wherever a
     value is. `wants` and `captured` are for gradient rules (see `Builder` in ops/op.py). `key` is that of random
@@ -48,55 +47,21 @@ class Eager:
         captured: tuple[str, ...] = (),
         key: tuple[int, ...] = (0,),
     ) -> None:
-        self.wants, self.captured, self.key = wants, captured, key
-        self.around = around or {}
+        budget = Budget()
+        self._limits = budget, Meter(budget.steps)
+        super().__init__(Context(run=_interpreter(*self._limits, key, False), key=key))
+        self.wants, self.captured, self.around = wants, captured, around or {}
 
-    def const(self, value: Any, dtype: DType | None = None) -> Array:
-        return np.asarray(value, dtype.numpy if dtype else None)
-
-    def scalar(self, value: float, like: Array) -> Array:
-        return np.asarray(value, self._value(like).dtype)
-
-    def type_of(self, x: Any) -> Type:
-        return type_of(self._value(x), known=True)
-
-    def rank_of(self, x: Any) -> int:
-        return int(self._value(x).ndim)
-
-    def shape_of(self, x: Any) -> Array:
-        return np.asarray(self._value(x).shape, np.int64)
-
-    def sum_to(self, dy: Array, x: Array) -> Array:
-        return dy if dy.shape == x.shape else self.SumTo(dy, self.shape_of(x), domain="mezzo")
-
-    def total(self, values: Sequence[Any]) -> Any:
-        if isinstance(values[0], list):
-            return [self.total(parts) for parts in zip(*values, strict=True)]
-        return values[0] if len(values) == 1 else self.Sum(*values)
-
-    def again(self, body: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        raise _only_inside("run again")
-
-    def grad_of(self, body: Any, inputs: Sequence[Any], dys: Sequence[Any]) -> tuple[Any, ...]:
-        raise _only_inside("differentiated")
-
-    def _value(self, x: Any) -> Any:
+    def value(self, x: Any) -> Any:
         if not isinstance(x, str):
             return x
         return self.around[x] if x else None  # an absent operand
 
-    def op(self, name: str, *inputs: Array | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
+    def op(self, name: str, *inputs: Any, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
         """Run an operator; returns its result, or a tuple for several `outputs`."""
-        record = OPS.get((domain, name))
-        if record is None:
-            raise UnsupportedModel(f"operator {domain or 'ai.onnx'}::{name} is not carried")
-        budget = Budget()
-        meter = Meter(budget.steps)
         bodies = {a: self._body(v) for a, v in attrs.items() if isinstance(v, Body | Graph)}
-        held = {a: InterpretedBody(v, self.around, budget, meter) for a, v in bodies.items()}
-        k = Context(wanted=(True,) * outputs, run=_interpreter(budget, meter, self.key, False), key=self.key)
-        results = record.run(k, [self._value(i) for i in inputs], {**attrs, **held})
-        return results[0] if outputs == 1 else results[:outputs]
+        held = {a: InterpretedBody(v, self.around, *self._limits) for a, v in bodies.items()}
+        return super().op(name, *inputs, domain=domain, outputs=outputs, **{**attrs, **held})
 
     def _body(self, value: Body | Graph) -> Graph:
         """The graph of a body that may read arrays at hand."""
@@ -109,15 +74,6 @@ class Eager:
         b.differentiate = gradients
         names = [b.input(f"body/in_{i}", t) for i, t in enumerate(value.inputs)]
         return b.graph(outputs=list(value.build(b, *names)))
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *inputs, **attrs: self.op(name, *inputs, **attrs)
-
-
-def _only_inside(what: str) -> ShapeError:
-    return ShapeError(f"a body is {what} inside of a body", hint="give the operator a Body that does so")
 
 
 @dataclass(slots=True)

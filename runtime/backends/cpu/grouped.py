@@ -7,17 +7,14 @@ import numpy as np
 from ....ops import Context, Tensor
 from ....ops.contrib.grouped import HeadCounts, Scoring, rows_into
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 
 
-class GroupedRows:
+class GroupedRows(Listed):
     """The reference's arithmetic, into the buffers of the results; scores and turned rows are arrays of a run."""
 
     name = "numpy.grouped_rows"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "GroupedRows")
+    operators = listed("mezzo::GroupedRows")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         tensors = [t for t in (*request.inputs, *request.outputs) if t is not None]
@@ -33,14 +30,10 @@ class _Appended:
     """One call. It keeps no buffer that is bound for a run behind that: see `let_go`."""
 
     def __init__(self, args: KernelArgs) -> None:
-        attrs = {**args.node.record.attrs, **args.node.attrs}
+        attrs = args.node.attrs
         query, key = args.inputs[1:3]
         assert query is not None
-        self._heads = HeadCounts(query.shape[-1], attrs["num_heads"], attrs["kv_num_heads"], packed=key is None)
-        self._scoring = Scoring(
-            attrs["scale"], attrs["softcap"], attrs["local_window_size"], attrs["smooth_softmax"], attrs["do_rotary"],
-            attrs["rotary_interleaved"],
-        )  # fmt: skip
+        self._heads, self._scoring = HeadCounts.of(query, key, attrs), Scoring.of(attrs)
         self._context = Context(np, check=args.check)
         self._arrays: dict[tuple[str, int], Array] = {}
         for side, arrays in (("in", args.inputs), ("out", args.outputs)):

@@ -12,16 +12,10 @@ import numpy as np
 from ....ops import DType, Tensor, Type
 from ....ops.contrib.weights import Multiply, PackedForm, UnpackedRows, times, times_back, wide_of
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 from ...memory.liveness import aligned
 
 Room = tuple[DType, tuple[int, ...]]
-
-
-def _form(node: Node) -> PackedForm:
-    attrs = {**node.record.attrs, **node.attrs}
-    return PackedForm(attrs["K"], attrs["N"], attrs["bits"], attrs["block_size"])
 
 
 def _around(x: Tensor, y: Tensor, wide: DType, backward: bool) -> list[Room]:
@@ -31,14 +25,12 @@ def _around(x: Tensor, y: Tensor, wide: DType, backward: bool) -> list[Room]:
     return [*room, (wide, (rows, y.sizes[-1]))] if backward else room
 
 
-class PackedProduct:
+class PackedProduct(Listed):
     """Blocks of rows of weights at a time, through NumPy's product; the constants are read as the file has them."""
 
     name = "numpy.matmul_n_bits"
+    operators = listed("com.microsoft::MatMulNBits mezzo::MatMulNBitsGrad")
     multiply: Multiply = staticmethod(np.matmul)
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) in (("com.microsoft", "MatMulNBits"), ("mezzo", "MatMulNBitsGrad"))
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x, (y,) = request.inputs[0], request.outputs
@@ -46,7 +38,9 @@ class PackedProduct:
             return Declined("sizes are not known")
         zeros, order = (_operand(request.inputs, at) for at in (3, 4))
         wide = wide_of(x.dtype)
-        room = _form(request.node).buffers(None if zeros is None else zeros.dtype, order is not None, wide)
+        room = PackedForm.of(request.node.attrs).buffers(
+            None if zeros is None else zeros.dtype, order is not None, wide
+        )
         room += _around(x, y, wide, request.node.op == "MatMulNBitsGrad")
         return Choice(self.name, workspace=sum(aligned(math.prod(shape) * dtype.itemsize) for dtype, shape in room))
 
@@ -54,7 +48,7 @@ class PackedProduct:
         x, packed, scales, zeros, order, bias = (*args.inputs, *[None] * 5)[:6]
         (out,), node = args.outputs, args.node
         assert x is not None and packed is not None and scales is not None and out is not None
-        form, wide, backward = _form(node), wide_of(DType.of(x.dtype)), node.op == "MatMulNBitsGrad"
+        form, wide, backward = PackedForm.of(node.attrs), wide_of(DType.of(x.dtype)), node.op == "MatMulNBitsGrad"
         weights = UnpackedRows(form, packed, scales, zeros, order, wide, args.scratch)
         flat, whole = x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1])
         left = flat if x.dtype == wide.numpy else args.scratch(wide, flat.shape)
