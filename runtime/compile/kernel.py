@@ -7,7 +7,7 @@ A kernel is chosen once from types (`select` answers a Choice or a reason), and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 from ...ops import DType, Tensor, Type
 from ...ops.dataclasses import dataclass, field, replace
@@ -186,6 +186,26 @@ class Kernel(Protocol):
     def serves(self, node: Node) -> bool: ...
     def select(self, request: KernelRequest) -> Choice | Declined: ...
     def prepare(self, args: KernelArgs) -> Call: ...
+
+
+def listed(names: str) -> frozenset[tuple[str, str]]:
+    """Domain and name of each operator of a list.
+
+    >>> sorted(listed("Softmax mezzo::SoftmaxGrad"))
+    [('', 'Softmax'), ('mezzo', 'SoftmaxGrad')]
+    """
+    parts = (name.rpartition("::") for name in names.split())
+    return frozenset((domain, op) for domain, _, op in parts)
+
+
+class Listed:
+    """Base of kernels that name the operators they serve."""
+
+    operators: ClassVar[frozenset[tuple[str, str]]]
+
+    def serves(self, node: Node) -> bool:
+        """True if the node's operator is among those named."""
+        return (node.domain, node.op) in self.operators
 
 
 @runtime_checkable

@@ -10,8 +10,7 @@ import numpy as np
 from ....ops import Context, Tensor
 from ....ops.core.rules import axis_of, ints, widen
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 
 SCARCE = 4  # times fewer elements than there are: beyond, sorting all is as fast
 FEW = 4096  # elements, of all rows, that are sorted as soon
@@ -20,13 +19,11 @@ CHUNK = 256  # boxes that are compared with those kept, as many of these at a ti
 POWERS = np.left_shift(np.uint64(1), np.arange(WORD, dtype=np.uint64))
 
 
-class TopK:
+class TopK(Listed):
     """The k-th value of each row by `np.partition`; what lies beyond it, and the first that equal it, are sorted."""
 
     name = "numpy.top_k"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "TopK")
+    operators = listed("TopK")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x = request.inputs[0]
@@ -77,13 +74,11 @@ def _best(rows: Array, count: int, largest: bool) -> Array | None:
     return np.take_along_axis(places, order, 1)
 
 
-class Boxes:
+class Boxes(Listed):
     """NonMaxSuppression: boxes are compared with many others at a time, and a block of them among each other."""
 
     name = "numpy.boxes"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "NonMaxSuppression")
+    operators = listed("NonMaxSuppression")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         return Choice(self.name, allocates=True, capturable=False)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....ops import DType, Tensor, Type
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 
 BLAS = (DType.FLOAT, DType.DOUBLE)
 
@@ -21,14 +20,12 @@ def _why_not(inputs: Sequence[Type | None]) -> str | None:
     return None
 
 
-class MatMul:
+class MatMul(Listed):
     """`np.matmul(a, b, out=)`; batched and broadcast as in ONNX."""
 
     name = "numpy.matmul"
+    operators = listed("MatMul")
     remembers = True
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "MatMul")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         reason = _why_not(request.inputs)
@@ -43,14 +40,12 @@ class MatMul:
         return lambda: np.matmul(a, b, out=out)
 
 
-class Gemm:
+class Gemm(Listed):
     """`alpha * A' B' + beta * C`: one matmul into the slot, then in place."""
 
     name = "numpy.gemm"
+    operators = listed("Gemm")
     remembers = True
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "Gemm")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         inputs, node = request.inputs, request.node

@@ -11,7 +11,7 @@ from ....ops import Tensor, Type
 from ....ops.core.rules import sliced
 from ....ops.errors import ShapeError
 from ....ops.types import Array
-from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, nothing, tensors
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed, nothing, tensors
 from ...ir.graph import Node
 
 Copies = Callable[[KernelArgs], list[tuple[Array, Array]]]
@@ -197,14 +197,12 @@ def _same_place(a: Array, b: Array) -> bool:
     return bool(a.dtype == b.dtype and a.ctypes.data == b.ctypes.data and a.strides == b.strides)
 
 
-class Take:
+class Take(Listed):
     """Gather along one axis with `np.take(out=)`; for a single known index, a slice that may be a view."""
 
     name = "numpy.take"
+    operators = listed("Gather")
     remembers = True
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "Gather")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         inputs = tensors([t for t in request.inputs if t is not None])

@@ -9,20 +9,17 @@ import numpy as np
 from ....ops import Tensor
 from ....ops.tensor.pad import pad_indices, pad_pairs
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, tensors
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed, tensors
 
 Run = tuple[slice, slice]
 
 
-class Pad:
+class Pad(Listed):
     """Pad by known widths, in every mode."""
 
     name = "numpy.pad"
+    operators = listed("Pad")
     remembers = True
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "Pad")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         """Choose the kernel if widths and axes are known, and there are elements to copy."""

@@ -11,18 +11,15 @@ from ....ops.errors import ShapeError
 from ....ops.layouts import is_permutation, parse
 from ....ops.tensor.padding import fitting
 from ....ops.types import Array, DType
-from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 
 
-class FillTail:
+class FillTail(Listed):
     """FillTail over the bytes of its operand, in any order of its axes."""
 
     name = "numpy.fill_tail"
+    operators = listed("mezzo::FillTail")
     remembers = True
-
-    def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op == "FillTail"
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x = request.inputs[0]
@@ -62,14 +59,12 @@ def _shown(memory: Array, known: Tensor) -> Array:
     return laid.transpose(np.argsort(order))
 
 
-class ConcatHeads:
+class ConcatHeads(Listed):
     """ConcatHeads by one copy of each operand but a first one whose place the result takes."""
 
     name = "numpy.concat_heads"
+    operators = listed("mezzo::ConcatHeads")
     remembers = True
-
-    def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op == "ConcatHeads"
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         tensors = [t for t in (*request.inputs, *request.outputs) if isinstance(t, Tensor) and t.static]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....ops import DType, Tensor
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, tensors
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed, tensors
 from ...ir.graph import Node
 
 UFUNCS: Final = {
@@ -108,13 +108,11 @@ class ExtremePlaces:
         return lambda: place(x, axis, out=kept)
 
 
-class SumSquares:
+class SumSquares(Listed):
     """ReduceSumSquare over all axes: dot products of blocks, added up in float64."""
 
     name = "numpy.sum_squares"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op == "ReduceSumSquare"
+    operators = listed("ReduceSumSquare")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x = request.inputs[0]
@@ -138,13 +136,11 @@ class SumSquares:
         return run
 
 
-class TotalNorm:
+class TotalNorm(Listed):
     """TotalNorm as the root of the same sums, in one step: each tensor of a model would be two more."""
 
     name = "numpy.total_norm"
-
-    def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op == "TotalNorm"
+    operators = listed("mezzo::TotalNorm")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         layouts = []

@@ -15,8 +15,7 @@ from ....ops.core.evaluate import Blocks
 from ....ops.core.rules import in_table
 from ....ops.training.update import steps_of
 from ....ops.types import Array
-from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, tensors
-from ...ir.graph import Node
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed, tensors
 from ...memory.liveness import aligned
 from .update import BLOCK, flat
 
@@ -32,13 +31,11 @@ def both(outputs: Sequence[Array | None], width: Sequence[int], dtype: Any) -> t
     return ids, np.empty((len(ids), *width), dtype) if rows is None else rows
 
 
-class GatherGradRows:
+class GatherGradRows(Listed):
     """Sums in the order of the indices, as `numpy.scatter` computes them, with the same bits."""
 
     name = "numpy.gather_rows"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "GatherGradRows")
+    operators = listed("mezzo::GatherGradRows")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         dy, shape = request.inputs[0], request.inputs[2]
@@ -100,14 +97,12 @@ def _by_marks(at: Array, marked: Array) -> tuple[Array, Array]:
     return distinct, marked[at]
 
 
-class UpdateRows:
+class UpdateRows(Listed):
     """Optimizer steps of rows: they are gathered, stepped as `numpy.update` steps tensors, and written back, over W and
     its states."""
 
     name = "numpy.update_rows"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "UpdateRows")
+    operators = listed("mezzo::UpdateRows")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         inputs, outputs = tensors(request.inputs), tensors(request.outputs)

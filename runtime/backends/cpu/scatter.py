@@ -10,17 +10,14 @@ from ....ops import DType, Tensor
 from ....ops.core.rules import axis_of, sliced
 from ....ops.errors import ShapeError
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 
 
-class Scatter:
+class Scatter(Listed):
     """Indexed additions and copies, with the indices in the workspace."""
 
     name = "numpy.scatter"
-
-    def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op in ("GatherGrad", "SliceGrad")
+    operators = listed("mezzo::GatherGrad mezzo::SliceGrad")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         dy, (out,) = request.inputs[0], request.outputs

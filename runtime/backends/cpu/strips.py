@@ -7,20 +7,18 @@ from typing import Any
 import numpy as np
 
 from ....ops import DType, Tensor
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 from ...ir.graph import Node
 from ...memory.liveness import aligned
 
 PATCHES = 256 << 10  # bytes of patches at a time: they stay in a core's second-level cache
 
 
-class ConvReluPool:
+class ConvReluPool(Listed):
     """Tiles of pooled pixels: patches of the input, one matrix product, the maximum; all in the workspace."""
 
     name = "numpy.conv_relu_pool"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "ConvReluPool")
+    operators = listed("mezzo::ConvReluPool")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         node, inputs, outputs = request.node, request.inputs, request.outputs

@@ -11,21 +11,18 @@ from ....ops import DType
 from ....ops.core.evaluate import Blocks
 from ....ops.core.lowered import Lowered
 from ....ops.training.update import steps_of
-from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, tensors
-from ...ir.graph import Node
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed, tensors
 from ...memory.liveness import aligned
 
 BLOCK = 16 << 10  # elements: with a handful of temporaries they fit into a second-level cache
 
 
-class Update:
+class Update(Listed):
     """Optimizer steps with the temporaries of one block in the workspace; the results of a block overwrite W and its
     states."""
 
     name = "numpy.update"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "Update")
+    operators = listed("mezzo::Update")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         inputs, outputs = tensors(request.inputs), tensors(request.outputs)

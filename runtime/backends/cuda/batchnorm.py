@@ -12,15 +12,13 @@ from collections.abc import Sequence
 
 from ....ops import Tensor
 from ....ops.dataclasses import dataclass
-from ...compile.kernel import Alias, Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Alias, Declined, KernelRequest, listed
 from ...memory.liveness import aligned
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .rows import BLOCKS, Rows
 from .text import Element, each_wide, elements, index_type, launch, permuted, reads, strides_of, writes
 
-TRAIN, GRADIENT = "BatchNormalizationTrain", "BatchNormalizationGrad"
 Parameter = tuple[str, str, Operand]
 
 
@@ -28,16 +26,14 @@ class BatchNormalisationTraining(Generated):
     """mezzo::BatchNormalizationTrain and its gradient, in the order of axes that the input has."""
 
     name = "gpu.batch_training"
+    operators = listed("mezzo::BatchNormalizationTrain mezzo::BatchNormalizationGrad")
     spares = (0, 1, 2)
 
-    def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op in (TRAIN, GRADIENT)
-
     def write(self, request: KernelRequest) -> Written | Declined:
-        x, gradient = request.inputs[1 if request.node.op == GRADIENT else 0], request.node.op == GRADIENT
-        forms = elements([*request.inputs, *request.outputs])
-        if forms is None or not isinstance(x, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        gradient = request.node.op == "BatchNormalizationGrad"
+        x = request.inputs[1 if gradient else 0]
+        forms, *_ = operands(request)
+        assert isinstance(x, Tensor)
         if any(not e.dtype.floating for e in forms) or len({e.wide for e in forms}) > 1:
             return Declined("operands are integers, or some are float64")
         if not x.elements or x.rank < 2:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ....ops import DType, Tensor
 from ....ops.nn.points import CUBIC
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Written
-from .text import Element, each, elements, reads, strides_of, writes
+from .text import Element, each, reads, strides_of, writes
 
 _CUBIC_NEAR = f"((({CUBIC + 2!r}f) * ({{0}}) - ({CUBIC + 3!r}f)) * ({{0}}) * ({{0}}) + 1)"
 _CUBIC_FAR = f"((((({{0}}) - 5) * ({{0}}) + 8) * ({{0}}) - 4) * ({CUBIC!r}f))"
@@ -26,15 +25,10 @@ class GridSample(Generated):
     """Floats of 16 and 32 bits at the points of a grid, in every mode."""
 
     name = "gpu.grid_sample"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "GridSample")
+    operators = listed("GridSample")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
-        x, attrs = request.inputs[0], request.node.attrs
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        (forms, x, y), attrs = operands(request), request.node.attrs
         if any(not e.dtype.floating or e.dtype is DType.DOUBLE for e in forms):
             return Declined("integers and float64 run on the host")
         mode, padding = attrs.get("mode", "linear"), attrs.get("padding_mode", "zeros")
@@ -93,15 +87,10 @@ class RoiAlign(Generated):
     """Averages and maxima of samples in the bins of regions."""
 
     name = "gpu.roi_align"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "RoiAlign")
+    operators = listed("RoiAlign")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, y, x = elements([*request.inputs, *request.outputs]), request.outputs[0], request.inputs[0]
-        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        attrs = request.node.attrs
+        (forms, x, y), attrs = operands(request, floats=True), request.node.attrs
         mode, transform = attrs.get("mode", "avg"), attrs.get("coordinate_transformation_mode", "half_pixel")
         if mode not in ("avg", "max") or transform not in ("half_pixel", "output_half_pixel"):
             return Declined(f"mode {mode!r} with {transform!r} coordinates")

@@ -13,11 +13,11 @@ from ....ops.nn.windows import Window, known, windows
 from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
 from .gemm import GemmProduct
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Written
 from .pool import over
 from .quantised import step_of
-from .text import Element, coordinates, each, element, elements, has_input, permuted, reads, strides_of, writes
+from .text import Element, coordinates, each, element, has_input, permuted, reads, strides_of, writes
 
 # operator -> the numbers of its image, weights and bias, of their zero points, and of the scales of both
 OPERANDS: dict[str, tuple[tuple[int, int, int], tuple[int, int], tuple[int, int]]] = {
@@ -37,11 +37,10 @@ class Convolution(Generated):
         return not node.domain and node.op in OPERANDS
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, y = elements([t for t in (*request.inputs, *request.outputs) if t is not None]), request.outputs[0]
+        forms, _, y = operands(request)
         image, weights, _ = OPERANDS[request.node.op][0]
         x, w = request.inputs[image], request.inputs[weights]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(w, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        assert isinstance(x, Tensor) and isinstance(w, Tensor)
         if max(t.elements or 0 for t in (x, w, y)) >= 2**31:
             return Declined("too many elements for 32-bit indices")
         if request.node.op in ("Conv", "ConvTranspose") and not forms[0].dtype.floating:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ....ops import Tensor
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Out, Scratch, Written
-from .text import THREADS, elements, launch, reads, writes
+from .text import THREADS, launch, reads, writes
 
 MOST = 512  # rows: the columns follow one another, and libraries know better for large matrices
 
@@ -16,14 +14,10 @@ class Determinant(Generated):
     """Det, computed in float64: cofactors, which are the usual use, are differences of large products."""
 
     name = "gpu.determinant"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "Det")
+    operators = listed("Det")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not forms[0].dtype.floating:
-            return Declined("an operand is no tensor of floats, or its sizes are not known")
+        forms, x, y = operands(request, floats=True)
         n, e = x.sizes[-1], forms[0]
         if not y.elements:
             return Written(())

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from ....ops import DType, Tensor
 from ....ops.math.algebra import terms_of
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from .gemm import GemmProduct
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Out, Written
-from .text import Element, coordinates, elements, reads, strides_of, writes
+from .text import Element, coordinates, reads, strides_of, writes
 
 Axes = dict[str, tuple[int, int]]  # label -> size and stride; an ellipsis has one label for each axis
 
@@ -22,14 +21,12 @@ class Einsum(Generated):
     and those that the result lacks are summed over."""
 
     name = "gpu.einsum"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "Einsum")
+    operators = listed("Einsum")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
-        if forms is None or not isinstance(y, Tensor) or forms[0].dtype is DType.BOOL:
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, _, y = operands(request)
+        if forms[0].dtype is DType.BOOL:
+            return Declined("an operand is of truth values")
         tensors = [t for t in request.inputs if isinstance(t, Tensor)]
         if len(tensors) > 2:
             return Declined("more than two operands")

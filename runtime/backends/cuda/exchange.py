@@ -95,20 +95,11 @@ def _then(first: Call, second: Call) -> Call:
     return partial(_both, first, second)
 
 
-class OnDevice:
-    """The communicator's side of the steps of an instance: values travel from GPU to GPU, on a stream of their own.
+class Carrier:
+    """The store behind the steps of an instance on a GPU, which `stream` runs; steps of the host speak to it too."""
 
-    A call is ordered when a value is final, behind what has been ordered on the steps' stream, which waits for it at
-    the Await alone: both can be part of one CUDA graph, where the communicator's calls can.
-    """
-
-    def __init__(self, store: Exchange, communicator: Any, stream: Any) -> None:
-        self._store, self._communicator, self._stream = store, communicator, stream
-        self._cuda = cupy().cuda
-        self._calls = self._cuda.Stream(non_blocking=True)
-        self._ready: dict[str, Any] = {}
-        self._done: dict[str, Any] = {}
-        self._answers: dict[str, Any] = {}
+    def __init__(self, store: Exchange, stream: Any) -> None:
+        self._store, self._stream, self._cuda = store, stream, cupy().cuda
 
     @property
     def part(self) -> tuple[int, ...]:
@@ -118,13 +109,35 @@ class OnDevice:
         return self._store.buffer(key, type)
 
     def emit(self, key: str, verb: str = SUM) -> None:
+        self._store.emit(key, verb)
+
+    def wait(self, key: str) -> Array:
+        return self._store.wait(key)
+
+    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
+        return self._store.sum_rows(key, ids, rows)
+
+
+class OnDevice(Carrier):
+    """The communicator's side of the steps of an instance: values travel from GPU to GPU, on a stream of their own.
+
+    A call is ordered when a value is final, behind what has been ordered on the steps' stream, which waits for it at
+    the Await alone: both can be part of one CUDA graph, where the communicator's calls can.
+    """
+
+    def __init__(self, store: Exchange, communicator: Any, stream: Any) -> None:
+        super().__init__(store, stream)
+        self._communicator = communicator
+        self._calls = self._cuda.Stream(non_blocking=True)
+        self._ready: dict[str, Any] = {}
+        self._done: dict[str, Any] = {}
+        self._answers: dict[str, Any] = {}
+
+    def emit(self, key: str, verb: str = SUM) -> None:
         raise ExecutionError("a step of the host sends what lies on a GPU", where=f"key {key!r}")
 
     def wait(self, key: str) -> Array:
         raise ExecutionError("a step of the host awaits what lies on a GPU", where=f"key {key!r}")
-
-    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
-        return self._store.sum_rows(key, ids, rows)
 
     def sending(self, key: str, x: Any, known: Tensor, verb: str = SUM) -> Call:
         """Return the call that orders what a value is sent for."""
@@ -172,41 +185,23 @@ class OnDevice:
 
 
 def carrier(store: Exchange | None, stream: Any) -> Transfer | OnDevice | None:
-    """Carrier of the values of an instance's steps: through memory of the host to a store, or between GPUs."""
+    """The carrier of the values of an instance's steps: through memory of the host to a store, or between GPUs."""
     if store is None:
         return None
     communicator = getattr(store, "device", None)
     return Transfer(store, stream) if communicator is None else OnDevice(store, communicator, stream)
 
 
-class Transfer:
-    """The store's side of the steps of an instance on a GPU; `stream` is the one that runs those steps."""
+class Transfer(Carrier):
+    """The way through memory of the host to a store."""
 
     def __init__(self, store: Exchange, stream: Any) -> None:
-        self._store, self._stream = store, stream
-        self._cuda = cupy().cuda
+        super().__init__(store, stream)
         self._copies = self._cuda.Stream(non_blocking=True)
         self._ready = self._cuda.Event(disable_timing=True)
         self._mirrors: dict[str, Array] = {}
         self._left: dict[str, Any] = {}  # when a value is in its mirror
         self._under_way: list[tuple[str, str, Array]] = []  # keys and verbs, in order, and the store's buffers
-
-    # what the steps of the host are given too
-    @property
-    def part(self) -> tuple[int, ...]:
-        return self._store.part
-
-    def buffer(self, key: str, type: Tensor) -> Array:
-        return self._store.buffer(key, type)
-
-    def emit(self, key: str, verb: str = SUM) -> None:
-        self._store.emit(key, verb)
-
-    def wait(self, key: str) -> Array:
-        return self._store.wait(key)
-
-    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
-        return self._store.sum_rows(key, ids, rows)
 
     def sending(self, key: str, x: Any, known: Tensor, verb: str = SUM) -> Call:
         """Return the call that starts to send a value of the device."""

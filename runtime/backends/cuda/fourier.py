@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from ....ops import Tensor
 from ....ops.core.rules import axis_of
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from .gemm import Parameter
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Scratch, Written
 from .text import Element, constant, dot, each, elements, has_input, reads, strides_of, writes
 
@@ -24,14 +23,10 @@ class Fourier(Generated):
     """DFT and STFT of known lengths."""
 
     name = "gpu.fourier"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("DFT", "STFT")
+    operators = listed("DFT STFT")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not forms[0].dtype.floating:
-            return Declined("an operand is no tensor of floats, or its sizes are not known")
+        forms, x, y = operands(request, request.inputs[:1], floats=True)
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from ....ops import DType, Tensor
 from ....ops.dataclasses import dataclass
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Launch, Operand, Out, Written
 from .quantised import step_of
-from .text import Element, coordinates, dot, element, elements, has_input, launch, reads, strides_of, writes
+from .text import Element, coordinates, dot, element, has_input, launch, reads, strides_of, writes
 
 SIDE, DEPTH = 16, 16  # threads along each side of a block, and how much of the inner axis is in shared memory
 Parameter = tuple[str, str, Operand]
@@ -103,15 +102,12 @@ class Gemm(Generated):
     """MatMul and Gemm of all element types, MatMulInteger and QLinearMatMul."""
 
     name = "gpu.gemm"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
+    operators = listed("MatMul Gemm MatMulInteger QLinearMatMul")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
-        y = request.outputs[0]
-        if forms is None or not isinstance(y, Tensor) or any(e.dtype is DType.BOOL for e in forms):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, _, y = operands(request)
+        if any(e.dtype is DType.BOOL for e in forms):
+            return Declined("an operand is of truth values")
         if not y.elements:
             return Written(())
         if y.elements >= 2**31 or any((t.elements or 0) >= 2**31 for t in request.inputs if isinstance(t, Tensor)):

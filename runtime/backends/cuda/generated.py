@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from ....ops import Tensor, Type
 from ....ops.layouts import parse, row_major
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, without_layouts
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, without_layouts
 from .launch import Written
+from .source import Unwritten
+from .text import Element, elements
 from .unwanted import aside, completed
 
 ALL = range(1 << 31)  # outputs that a family may leave out
 
 
-class Generated(ABC):
+class Generated(Listed, ABC):
     """A family of operators whose steps are launches of our own kernels.
 
     `written` depends on nothing but what is asked (types, layouts, attributes). Its launches are part of the choice,
@@ -32,17 +34,16 @@ class Generated(ABC):
     spares: ClassVar[Collection[int]] = ()
 
     @abstractmethod
-    def serves(self, node: Node) -> bool:
-        """True if the node belongs to this family."""
-
-    @abstractmethod
     def write(self, request: KernelRequest) -> Written | Declined:
-        """The launches for these types, or why there are none."""
+        """The launches for these types, or why there are none, which Unwritten says as well."""
 
     def written(self, request: KernelRequest) -> Written | Declined:
         """The launches for these types, with no output that nobody wants, or why there are none."""
         whole = completed(request, self.spares)
-        written = self.write(whole)
+        try:
+            written = self.write(whole)
+        except Unwritten as error:
+            return Declined(str(error))
         return written if whole is request or isinstance(written, Declined) else aside(written, whole, request)
 
     def select(self, request: KernelRequest) -> Choice | Declined:
@@ -71,6 +72,19 @@ class Generated(ABC):
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the launches read."""
         return laid(array, choice.layouts[index])
+
+
+def operands(
+    request: KernelRequest, inputs: Sequence[Type | None] | None = None, *, floats: bool = False
+) -> tuple[list[Element], Tensor, Tensor]:
+    """Elements of the operands that are there, inputs (all if not given) before outputs; the first input, and the first
+    output. Raises Unwritten where one is nothing to compute with, or (`floats`) the first is no float."""
+    present = [t for t in (*(request.inputs if inputs is None else inputs), *request.outputs) if t is not None]
+    forms, x, y = elements(present), request.inputs[0], request.outputs[0]
+    if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or (floats and not x.dtype.floating):
+        kind = "floats" if floats else "numbers of 8 bits or more"
+        raise Unwritten(f"an operand is no tensor of {kind}, or its sizes are not known")
+    return forms, x, y
 
 
 def laid(array: Array, layout: str) -> Array:

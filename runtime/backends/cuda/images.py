@@ -11,9 +11,9 @@ from ....ops.nn.windows import Window, known, windows
 from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
 from .gemm import GemmProduct
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Out, Scratch, Written
-from .text import Element, constant, coordinates, dot, each, elements, has_input, index_type, reads, strides_of, writes
+from .text import Element, constant, coordinates, dot, each, has_input, index_type, reads, strides_of, writes
 
 
 class Images(Generated):
@@ -25,10 +25,7 @@ class Images(Generated):
         return not node.domain and node.op in MAKERS
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
-        x, y = request.inputs[0], request.outputs[0]
-        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, x, y = operands(request, floats=True)
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:

@@ -15,8 +15,7 @@ from ....ops import DType, Tensor
 from ....ops.core.rules import axis_of
 from ....ops.dataclasses import dataclass
 from ....ops.errors import ShapeError
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from ...memory.liveness import aligned
 from .copies import StridedCopy, launches, shadow
 from .generated import Generated
@@ -65,9 +64,7 @@ class Gather(Generated):
     """Gather, GatherElements and GatherND: one thread for each element, or for each 16 bytes of a row."""
 
     name = "gpu.gather"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("Gather", "GatherElements", "GatherND")
+    operators = listed("Gather GatherElements GatherND")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         operands = _static(request)
@@ -146,9 +143,7 @@ class CudaScatter(Generated):
     stays."""
 
     name = "gpu.scatter"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) in (("", "ScatterND"), ("", "ScatterElements"), ("mezzo", "GatherGrad"))
+    operators = listed("ScatterND ScatterElements mezzo::GatherGrad")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         tensors, y = _static(request), request.outputs[0]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 from ....ops import Tensor
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from .generated import Generated
 from .launch import In, Out, Scratch, Written
 from .text import each, elements, has_input, reads, writes
@@ -20,10 +19,8 @@ class LinearAttention(Generated):
     """LinearAttention with all rules."""
 
     name = "gpu.linear_attention"
+    operators = listed("LinearAttention")
     spares = (1,)
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "LinearAttention")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         every = [t for t in (*request.inputs, *request.outputs) if t is not None]

@@ -13,9 +13,10 @@ from ....ops.dataclasses import dataclass
 from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
 from ...memory.liveness import aligned
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .rows import Rows, larger
+from .source import element_of
 from .text import Element, each, elements, has_input, index_type, launch, reads, strides_of, writes
 
 NLL, ENTROPY, GRADIENT = "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyGrad"
@@ -94,10 +95,9 @@ class Losses(Generated):
     def write(self, request: KernelRequest) -> Written | Declined:
         gradient = request.node.op == GRADIENT
         scores = request.inputs[1 if gradient else 0]
-        forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
-        if forms is None or not isinstance(scores, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        (e,) = elements([scores]) or [forms[0]]
+        operands(request)
+        assert isinstance(scores, Tensor)
+        e = element_of(scores.dtype)
         samples = _Samples(request, scores, e, 2 if gradient else 1)
         floats = {t.dtype for t in (*request.inputs, *request.outputs) if isinstance(t, Tensor) and t.dtype.floating}
         labels = request.inputs[samples.first]

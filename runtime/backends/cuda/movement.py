@@ -11,7 +11,7 @@ from ....ops import DType, Tensor
 from ....ops.layouts import is_permutation, turned, with_units
 from ....ops.tensor.movement import BLOCK_ORDER
 from ....ops.tensor.pad import pad_pairs
-from ...compile.kernel import Choice, Declined, KernelArgs, KernelRequest
+from ...compile.kernel import Choice, Declined, KernelArgs, KernelRequest, listed
 from ...ir.graph import Node
 from ..cpu.movement import MOVES
 from .copies import Shadow, StridedCopy, launches, shadow
@@ -140,9 +140,7 @@ class Pad(Generated):
     """Pad in every mode by known widths, and CenterCropPad: one thread for each element of the result."""
 
     name = "gpu.pad"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("Pad", "CenterCropPad")
+    operators = listed("Pad CenterCropPad")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         x, y, node = request.inputs[0], request.outputs[0], request.node

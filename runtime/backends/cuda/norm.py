@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from ....ops import DType, Tensor
 from ....ops.core.rules import axes_of, axis_of
 from ....ops.dataclasses import dataclass
-from ...compile.kernel import Declined, KernelRequest
+from ...compile.kernel import Declined, KernelRequest, listed
 from ...ir.graph import Node
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Launch, Operand, Out, Written
 from .rows import Rows
 from .text import Element, coordinates, dot, each, elements, has_input, launch, permuted, reads, strides_of, writes
@@ -51,11 +51,8 @@ class Normalisation(Generated):
         return not node.domain and node.op in OPS
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        if elements([t for t in (*request.inputs, *request.outputs) if t is not None]) is None:
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        x = request.inputs[0]
-        assert isinstance(x, Tensor)
-        if any(isinstance(t, Tensor) and not t.dtype.floating for t in (*request.inputs, *request.outputs)):
+        forms, x, _ = operands(request)
+        if any(not e.dtype.floating for e in forms):
             return Declined("integers are not normalised")
         if not x.elements:
             empty = not any(isinstance(t, Tensor) and t.elements for t in request.outputs)
@@ -223,15 +220,11 @@ class BatchNormalisation(Generated):
     """BatchNormalization by given statistics, in the order of axes that the input has."""
 
     name = "gpu.batch_normalisation"
+    operators = listed("BatchNormalization")
     spares = (1, 2)
 
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "BatchNormalization")
-
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, x, y = operands(request)
         if request.node.attrs.get("training_mode") or any(not e.dtype.floating for e in forms):
             return Declined("statistics are those of the batch, or operands are integers")
         layout = permuted(x)
@@ -255,14 +248,10 @@ class LocalNormalisation(Generated):
     """LRN: each element divided by a power of the squares of its neighbours among the channels."""
 
     name = "gpu.lrn"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "LRN")
+    operators = listed("LRN")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x = elements([*request.inputs, *request.outputs]), request.inputs[0]
-        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor):
-            return Declined("an operand is no tensor of floats, or its sizes are not known")
+        forms, x, _ = operands(request, floats=True)
         layout = permuted(x)
         layouts = (layout, layout) if layout else ()
         if not x.elements:

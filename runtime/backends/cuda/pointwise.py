@@ -23,7 +23,7 @@ from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Launch, Operand, Out, Written
 from .loops import merged
-from .source import Unwritten, element_of, rounded, write
+from .source import element_of, rounded, write
 from .text import THREADS, Element, coordinates, dot, index_type, launch, lying, strides_of
 
 CASTS = {"Cast", "CastLike"}
@@ -47,14 +47,11 @@ class CudaPointwise(Generated):
             return Declined("sizes are not known")
         if len({t.sizes for t in results}) > 1:
             return Declined("results of several sizes")
-        try:
-            code = lower(_trees(request), len(request.inputs))
-            for t in (*operands, *results):
-                if t is not None:
-                    element_of(t.dtype)
-            return _Kernel(request, operands, results, code).written()
-        except Unwritten as error:
-            return Declined(str(error))
+        code = lower(_trees(request), len(request.inputs))
+        for t in (*operands, *results):
+            if t is not None:
+                element_of(t.dtype)
+        return _Kernel(request, operands, results, code).written()
 
 
 def _pointwise(record: Op) -> bool:

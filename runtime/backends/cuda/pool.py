@@ -6,12 +6,11 @@ import math
 
 from ....ops import Tensor
 from ....ops.nn.windows import Window, known, windows
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Written
 from .rows import Rows, larger
-from .text import Element, dot, each, elements, launch, permuted, reads, strides_of, writes
+from .text import Element, dot, each, launch, permuted, reads, strides_of, writes
 
 MAXIMA = ("MaxPool", "MaxPoolTrain")
 BUSY = 1 << 16  # threads that keep a device busy
@@ -21,17 +20,11 @@ class CudaPool(Generated):
     """MaxPool (with Indices, and its training twin), AveragePool and LpPool, of any number of axes."""
 
     name = "gpu.pool"
+    operators = listed("MaxPool AveragePool LpPool mezzo::MaxPoolTrain")
     spares = (1,)
 
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "MaxPoolTrain") or (
-            not node.domain and node.op in ("MaxPool", "AveragePool", "LpPool")
-        )
-
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, x, y = operands(request)
         if request.node.op not in MAXIMA and not forms[0].dtype.floating:
             return Declined("integers have no average")
         layout = permuted(x)
@@ -179,14 +172,10 @@ class GlobalPool(Generated):
     """GlobalAveragePool, GlobalMaxPool and GlobalLpPool."""
 
     name = "gpu.global_pool"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+    operators = listed("GlobalAveragePool GlobalMaxPool GlobalLpPool")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of floats, or its sizes are not known")
+        forms, x, y = operands(request, floats=True)
         layout = permuted(x)
         if layout and layout[0] != "a":
             layout = ""

@@ -5,28 +5,22 @@ from __future__ import annotations
 
 from ....ops import Tensor
 from ....ops.nn.windows import Window, known, windows
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Written
 from .pool import lanes_of
-from .text import Element, dot, each, elements, permuted, reads, strides_of, writes
+from .text import Element, dot, each, permuted, reads, strides_of, writes
 
 
 class PoolGradients(Generated):
     """mezzo::MaxPoolGrad and mezzo::AveragePoolGrad, of any number of axes."""
 
     name = "gpu.pool_gradients"
-
-    def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op in ("MaxPoolGrad", "AveragePoolGrad")
+    operators = listed("mezzo::MaxPoolGrad mezzo::AveragePoolGrad")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         images = 2 if request.node.op == "MaxPoolGrad" else 1  # the slope, and the positions of maxima
-        forms = elements([*request.inputs[:images], *request.outputs])
-        dy, x = request.inputs[0], request.outputs[0]
-        if forms is None or not forms[0].dtype.floating or not isinstance(dy, Tensor) or not isinstance(x, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, dy, x = operands(request, request.inputs[:images], floats=True)
         layout = permuted(dy)
         layouts = (*[layout] * images, "", layout) if layout else ()
         if not x.elements:

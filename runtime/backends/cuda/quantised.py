@@ -5,10 +5,9 @@ from __future__ import annotations
 from ....ops import DType, Tensor
 from ....ops.core.rules import axis_of
 from ....ops.quantization.quantize import int_range
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from ...memory.liveness import aligned
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .rows import Rows
 from .text import Element, each, elements, has_input, launch, reads, strides_of, writes
@@ -32,15 +31,10 @@ class Quantise(Generated):
     block."""
 
     name = "gpu.quantise"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("QuantizeLinear", "DequantizeLinear")
+    operators = listed("QuantizeLinear DequantizeLinear")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        present = [t for t in (*request.inputs, *request.outputs) if t is not None]
-        forms, y, x = elements(present), request.outputs[0], request.inputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, x, y = operands(request)
         attrs, up = request.node.attrs, request.node.op == "DequantizeLinear"
         scale, integer = request.inputs[1], forms[0] if up else forms[-1]
         real = forms[1] if up else forms[0]
@@ -86,9 +80,7 @@ class DynamicQuantise(Generated):
     """DynamicQuantizeLinear: one block finds the range, then all elements are quantised."""
 
     name = "gpu.dynamic_quantise"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "DynamicQuantizeLinear")
+    operators = listed("DynamicQuantizeLinear")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         x = request.inputs[0]

@@ -16,8 +16,7 @@ import numpy as np
 
 from ....ops import Tensor
 from ....ops.core.lowered import lower
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from .generated import ALL, Generated
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .source import Unwritten, element_of, write
@@ -35,10 +34,8 @@ class Recurrence(Generated):
     """`mezzo.Recurrence` whose states are matrices: see `Steps` for what its links may be."""
 
     name = "gpu.recurrence"
+    operators = listed("mezzo::Recurrence")
     spares = ALL
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "Recurrence")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         every = [*request.inputs, *request.outputs]
@@ -47,11 +44,8 @@ class Recurrence(Generated):
         sizes = [t.elements or 0 for t in every if isinstance(t, Tensor)]
         if max(sizes) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        try:
-            steps = Steps(request)
-            return Written((), 0) if not steps.batch else _Text(steps).written()
-        except Unwritten as error:
-            return Declined(str(error))
+        steps = Steps(request)
+        return Written((), 0) if not steps.batch else _Text(steps).written()
 
 
 class _Text:

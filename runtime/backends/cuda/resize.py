@@ -11,11 +11,10 @@ import numpy as np
 
 from ....ops import DType, Tensor
 from ....ops.nn.resize import resamplings
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Out, Written
-from .text import FEW, Element, dot, each, elements, permuted, reads, strides_of, writes
+from .text import FEW, Element, dot, each, permuted, reads, strides_of, writes
 
 TABLES = 1 << 15  # numbers that stand in one source
 Table = tuple[list[int], list[list[float]]]  # for each place its first tap, and the weights from there on
@@ -25,14 +24,12 @@ class Resize(Generated):
     """Resize in every mode, by constant scales or sizes."""
 
     name = "gpu.resize"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "Resize")
+    operators = listed("Resize")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or forms[0].dtype is DType.BOOL:
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, x, y = operands(request, request.inputs[:1])
+        if forms[0].dtype is DType.BOOL:
+            return Declined("an operand is of truth values")
         layout = permuted(x)
         layouts = (layout, *[""] * (len(request.inputs) - 1), layout) if layout else ()
         if not y.elements:

@@ -6,14 +6,13 @@ block, and what came before is carried on.
 
 from __future__ import annotations
 
-from ....ops import DType, Tensor
+from ....ops import DType
 from ....ops.core.rules import axis_of
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Written
 from .rows import Rows
-from .text import WARP, Element, constant, coordinates, dot, elements, launch, reads, writes
+from .text import WARP, Element, constant, coordinates, dot, launch, reads, writes
 
 THREADS = 256
 EACH = 4  # elements of a thread in each piece
@@ -23,14 +22,12 @@ class Cumulated(Generated):
     """CumSum and CumProd along a known axis."""
 
     name = "gpu.cumulated"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("CumSum", "CumProd")
+    operators = listed("CumSum CumProd")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, axis = elements([request.inputs[0], *request.outputs]), request.inputs[0], constant(request, 1)
-        if forms is None or not isinstance(x, Tensor) or forms[0].dtype is DType.BOOL:
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        (forms, x, _), axis = operands(request, request.inputs[:1]), constant(request, 1)
+        if forms[0].dtype is DType.BOOL:
+            return Declined("an operand is of truth values")
         if axis is None:
             return Declined("the axis is no constant")
         if not x.elements:
@@ -118,14 +115,10 @@ class ScanPlaces(Generated):
     """ArgMax, ArgMin and Hardmax: the first of the extreme elements, or the last if requested."""
 
     name = "gpu.places"
-
-    def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("ArgMax", "ArgMin", "Hardmax")
+    operators = listed("ArgMax ArgMin Hardmax")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, x, y = operands(request)
         if not y.elements:
             return Written(())
         if not x.elements:

@@ -6,19 +6,13 @@ whenever a larger element turns up (https://arxiv.org/abs/1805.02867).
 
 from __future__ import annotations
 
-from ....ops import DType, Tensor
+from ....ops import DType
 from ....ops.core.rules import axis_of
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
-from .generated import Generated
+from ...compile.kernel import Declined, KernelRequest, listed
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Written
 from .rows import Rows, larger
-from .text import Element, elements, launch, reads, writes
-
-KINDS = {
-    ("", "Softmax"), ("", "LogSoftmax"), ("mezzo", "SoftmaxGrad"), ("mezzo", "LogSoftmaxGrad"),
-    ("mezzo", "SoftmaxFlattened"), ("mezzo", "LogSoftmaxFlattened"),
-}  # fmt: skip
+from .text import Element, launch, reads, writes
 
 
 class Softmax(Generated):
@@ -26,15 +20,12 @@ class Softmax(Generated):
     LogSoftmaxGrad."""
 
     name = "gpu.softmax"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) in KINDS
+    operators = listed(
+        "Softmax LogSoftmax mezzo::SoftmaxGrad mezzo::LogSoftmaxGrad mezzo::SoftmaxFlattened mezzo::LogSoftmaxFlattened"
+    )
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
-        if forms is None or any(not e.dtype.floating for e in forms):
-            return Declined("an operand is no tensor of floats of 16, 32 or 64 bits, or its sizes are not known")
-        assert isinstance(y, Tensor)
+        forms, _, y = operands(request, floats=True)
         sizes = y.sizes
         if not y.elements:
             return Written(())

@@ -12,13 +12,12 @@ from functools import partial
 from ....ops import Tensor
 from ....ops.core.lowered import lower
 from ....ops.training.update import trees
-from ...compile.kernel import Alias, Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Alias, Declined, KernelRequest, listed
 from .generated import Generated
 from .indexing import INDICES, index_of_row, reduced
 from .launch import In, Launch, Operand, Out, Written
 from .segments import Segments, bearable
-from .source import Unwritten, element_of, write
+from .source import element_of, write
 from .text import each, elements, index_type, raw, reads, writes
 
 
@@ -26,9 +25,7 @@ class CudaGatherGradRows(Generated):
     """mezzo::GatherGradRows: the rows that have updates, and the sums of these in their order."""
 
     name = "gpu.gather_rows"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "GatherGradRows")
+    operators = listed("mezzo::GatherGradRows")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         (dy, indices, shape), (ids, rows) = request.inputs, request.outputs
@@ -58,9 +55,7 @@ class CudaUpdateRows(Generated):
     """mezzo::UpdateRows: one thread for each element of the rows, which are written over the table and its states."""
 
     name = "gpu.update_rows"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "UpdateRows")
+    operators = listed("mezzo::UpdateRows")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         types = [t for t in request.inputs if isinstance(t, Tensor) and t.static]
@@ -75,12 +70,8 @@ class CudaUpdateRows(Generated):
             return Declined(
                 "the table and its states differ in shape, or there are not as many rows as numbers of them"
             )
-        try:
-            return self._written(
-                request, types, tables, several, trees([t.dtype for t in (types[0], *types[2:])], attrs)
-            )
-        except Unwritten as error:
-            return Declined(str(error))
+        results = trees([t.dtype for t in (types[0], *types[2:])], attrs)
+        return self._written(request, types, tables, several, results)
 
     def _written(
         self,

@@ -10,12 +10,11 @@ import math
 
 from ....ops import Tensor
 from ....ops.core.rules import axis_of
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from ...memory.liveness import aligned
-from .generated import Generated
+from .generated import Generated, operands
 from .launch import In, Launch, Out, Scratch, Written
-from .text import Element, each, elements, launch, reads, writes
+from .text import Element, each, launch, reads, writes
 
 SORTED = 2048  # elements that a block sorts
 PATIENCE = 2**36  # comparisons, where places are counted
@@ -25,14 +24,10 @@ class TopK(Generated):
     """The largest or smallest elements of each row, and their positions."""
 
     name = "gpu.top_k"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "TopK")
+    operators = listed("TopK")
 
     def write(self, request: KernelRequest) -> Written | Declined:
-        forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
-        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
+        forms, x, y = operands(request, request.inputs[:1])
         if not y.elements:
             return Written(())
         axis = axis_of(request.node.attrs.get("axis", -1), x.rank)

@@ -4,8 +4,7 @@ float64, and one for the sum of these."""
 from __future__ import annotations
 
 from ....ops import Tensor
-from ...compile.kernel import Declined, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Declined, KernelRequest, listed
 from ...memory.liveness import aligned
 from .generated import Generated
 from .launch import In, Launch, Out, Scratch, Written
@@ -20,9 +19,7 @@ class TotalNorm(Generated):
     """mezzo::TotalNorm."""
 
     name = "gpu.total_norm"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "TotalNorm")
+    operators = listed("mezzo::TotalNorm")
 
     def write(self, request: KernelRequest) -> Written | Declined:
         forms, result = elements(request.inputs), elements(request.outputs)

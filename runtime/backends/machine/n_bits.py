@@ -6,7 +6,7 @@ import math
 from enum import IntEnum
 
 from ....ops import DType, Tensor
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 from ...ir.graph import Node
 from ..onednn.library import library
 from .blobs import Loaded, loaded
@@ -25,13 +25,11 @@ def arrangement(bits: int, row_bytes: int) -> tuple[int, int]:
     return vectors, vectors * WORDS * (32 // bits + 1)
 
 
-class MatMulNBits:
+class MatMulNBits(Listed):
     """Weights of 4 or 8 bits, in blocks of one scale, with float32 activations and sums."""
 
     name = "machine.matmul_n_bits"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("com.microsoft", "MatMulNBits")
+    operators = listed("com.microsoft::MatMulNBits")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         code = code_for(request)

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from ....ops import DType, Tensor
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, tensors
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed, tensors
 from ...ir.graph import Node
 from .blobs import Loaded, loaded
 from .blocks import Chunked, RmsNorm, words
@@ -18,16 +18,11 @@ ALONE = 16_000  # numbers below which a second thread is not woken
 CHUNKS = 4  # of each thread
 
 
-class RmsNormalization:
+class RmsNormalization(Listed):
     """Rows that are read once from memory, and once more from the first cache."""
 
     name = "machine.rms_norm"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) in (
-            ("", "RMSNormalization"),
-            ("com.microsoft", "SkipSimplifiedLayerNormalization"),
-        )
+    operators = listed("RMSNormalization com.microsoft::SkipSimplifiedLayerNormalization")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         code = code_for(request)

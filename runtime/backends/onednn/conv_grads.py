@@ -13,7 +13,7 @@ from .api import DIFF_DST, DIFF_SRC, DIFF_WEIGHTS, SRC, WEIGHTS, Refused
 from .conv import grouped, placed
 from .kernel import OneDnn, channels_last, constant, floats, result
 from .memory import ANY, Memory
-from .postops import Link
+from .postops import Link, alone
 from .primitive import Attributes, Draft, Operand
 
 
@@ -63,13 +63,6 @@ class ConvGradWeights(Training):
             yield Draft(
                 "convolution_backward_weights", (before, after, weights), settings, Attributes(math=request.target.math)
             )
-
-
-def alone(links: tuple[Link, ...]) -> Link:
-    """The operator of a step that is no chain: gradients take no post-ops."""
-    if len(links) > 1:
-        raise Refused("nothing can follow a gradient")
-    return links[0]
 
 
 def layouts(*images: Tensor) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from typing import Final
 
 from ...compile.kernel import Alias, Call, KernelArgs, KernelRequest
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, Refused
-from .conv_grads import Training, alone
+from .conv_grads import Training
 from .kernel import floats, result
 from .looked import Looked
 from .memory import Memory
-from .postops import Link, chain
+from .postops import Link, alone, chain
 from .primitive import Descriptor, Draft, Operand
 
 # operator -> eltwise algorithm with its two numbers; those that end in `use_dst` read the forward result

@@ -15,12 +15,12 @@ import numpy as np
 from ....ops import DType, Tensor
 from ...compile.kernel import Call, KernelArgs, KernelRequest
 from .api import DIFF_DST, DIFF_SCALE, DIFF_SHIFT, DIFF_SRC, DST, MEAN, SCALE, SHIFT, SRC, VARIANCE, Refused
-from .conv_grads import Training, alone
+from .conv_grads import Training
 from .elementwise_grads import Overwriting
 from .invalid import keeping_flag
 from .kernel import Calls, OneDnn, channels_last, floats
 from .memory import Memory
-from .postops import Link, chain
+from .postops import Link, alone, chain
 from .primitive import Draft, Operand
 
 USE_BOTH = 2 | 4  # scale and shift

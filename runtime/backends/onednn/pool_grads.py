@@ -11,12 +11,12 @@ from ....ops import Tensor
 from ...compile.kernel import Call, KernelArgs, KernelRequest
 from . import api
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, WORKSPACE, Refused
-from .conv_grads import Training, alone
+from .conv_grads import Training
 from .kernel import channels_last, floats, result
 from .looked import Looked
 from .memory import Memory
 from .pool import OneDnnPool, placed
-from .postops import Link
+from .postops import Link, alone
 from .primitive import Draft, Operand, Place, describe
 from .search import Odd
 

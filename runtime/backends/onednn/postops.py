@@ -64,6 +64,13 @@ def only(node: Node) -> Link:
 Eltwise = Callable[[Link], tuple[str, float, float] | None]
 
 
+def alone(links: tuple[Link, ...]) -> Link:
+    """The operator of a step that is no chain; Refused where another one follows."""
+    if len(links) > 1:
+        raise Refused(f"{links[1].op} is no post-op")
+    return links[0]
+
+
 def _gelu(link: Link) -> tuple[str, float, float]:
     return ("eltwise_gelu_tanh" if link.attr("approximate") == "tanh" else "eltwise_gelu_erf"), 0.0, 0.0
 

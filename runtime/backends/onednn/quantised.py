@@ -26,7 +26,7 @@ from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, WEIGHTS, Refused
 from .kernel import OneDnn, channels_last, constant
 from .library import library
 from .memory import Memory
-from .postops import Link
+from .postops import Link, alone
 from .primitive import Attributes, Draft, Operand, PostOp
 
 MICROSOFT: Final = "com.microsoft"
@@ -287,9 +287,7 @@ class ConvInteger(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Channels-last, then row-major."""
-        if len(links) > 1:
-            raise Refused(f"{links[1].op} is no post-op")
-        link = links[0]
+        link = alone(links)
         (w,) = tensors(request, link.operands[1:2], BYTES)
         if zero_of(request, link.operand(3)) != (128 if w.dtype is DType.UINT8 else 0):
             raise Refused("weights have a zero point")

@@ -21,7 +21,7 @@ from .api import DST, SRC, SRC_1, Refused
 from .kernel import channels_last
 from .memory import Memory
 from .pool import placed
-from .postops import Link
+from .postops import Link, alone
 from .primitive import Attributes, Draft, Operand, PostOp
 from .quantised import BYTES, Quantised, QuantizedParts, attr, output, scale_of, tensors, values, zero_of
 
@@ -40,12 +40,6 @@ def _number(rank: int, value: float) -> Operand:
     """One number as the second operand of a binary primitive."""
     raw = np.float32(value).tobytes()
     return Operand(SRC_1, ("given", SRC_1), Memory((1,) * rank, DType.FLOAT), value=raw)
-
-
-def _alone(links: tuple[Link, ...]) -> Link:
-    if len(links) > 1:
-        raise Refused(f"{links[1].op} is no post-op")
-    return links[0]
 
 
 def _by_axis(request: KernelRequest, link: Link, at: int, x: Tensor) -> tuple[Array, tuple[int, ...]]:
@@ -70,7 +64,7 @@ class Quantize(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major."""
-        link = _alone(links)
+        link = alone(links)
         (x,) = tensors(request, link.operands[:1], (DType.FLOAT,))
         y = output(request, BYTES)
         if not x.sizes:
@@ -101,7 +95,7 @@ class Dequantize(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """A reorder: into the layout that is wished for, or that of the input; with a zero point into that alone."""
-        link, parts = _alone(links), QuantizedParts()
+        link, parts = alone(links), QuantizedParts()
         (x,) = tensors(request, link.operands[:1], (*BYTES, DType.INT32))
         y = output(request, (DType.FLOAT,))
         scale, dims = _by_axis(request, link, link.operands[1], x)
@@ -126,7 +120,7 @@ class Arithmetic(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the larger operand, then row-major."""
-        link, y = _alone(links), output(request, BYTES)
+        link, y = alone(links), output(request, BYTES)
         sides = [link.operands[:3], link.operands[3:6]]
         types = tensors(request, [s[0] for s in sides], BYTES)
         zeros = [zero_of(request, s[2]) for s in sides]
@@ -170,7 +164,7 @@ class Sigmoid(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major."""
-        link, y = _alone(links), output(request, BYTES)
+        link, y = alone(links), output(request, BYTES)
         (x,) = tensors(request, link.operands[:1], BYTES)
         if not x.sizes:
             raise Refused("a single number")
@@ -194,7 +188,7 @@ class Pool8(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Channels-last, which alone is fast."""
-        link, y = _alone(links), output(request, BYTES)
+        link, y = alone(links), output(request, BYTES)
         (x,) = tensors(request, link.operands[:1], BYTES)
         if not 3 <= len(x.sizes) <= 5:
             raise Refused(f"{len(x.sizes) - 2} spatial axes")

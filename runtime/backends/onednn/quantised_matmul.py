@@ -16,7 +16,7 @@ from ....ops.types import Array
 from ...compile.kernel import KernelRequest
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
 from .memory import Memory
-from .postops import Link
+from .postops import Link, alone
 from .primitive import Draft, Operand
 from .quantised import (
     BYTES,
@@ -44,7 +44,7 @@ class QLinearMatMul(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product."""
-        (link,) = _alone(links)
+        link = alone(links)
         at = link.operands
         a, b = tensors(request, (at[0], at[3]), BYTES)
         y, parts = output(request, BYTES), QuantizedParts()
@@ -62,7 +62,7 @@ class MatMulInteger(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product."""
-        (link,) = _alone(links)
+        link = alone(links)
         a, b = tensors(request, link.operands[:2], BYTES)
         y, parts = output(request, (DType.INT32,)), QuantizedParts()
         zero = _zeros(request, parts, link.operand(2), (b, link.operand(3)))
@@ -80,7 +80,7 @@ class QGemm(Quantised):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product, scaled, plus C in steps of it."""
-        (link,) = _alone(links)
+        link = alone(links)
         at = link.operands
         a, b = tensors(request, (at[0], at[3]), BYTES)
         y, parts = output(request, (*BYTES, DType.FLOAT)), QuantizedParts()
@@ -96,12 +96,6 @@ class QGemm(Quantised):
                 raise Refused("C differs from row to row")
             parts.value(BIAS, np.broadcast_to(c, (1, y.sizes[1])), DType.INT32, (1, y.sizes[1]))
         yield product(request, (at[0], a, attr(link, "transA")), (at[3], b, turned), y, parts, factor)
-
-
-def _alone(links: tuple[Link, ...]) -> tuple[Link, ...]:
-    if len(links) > 1:
-        raise Refused(f"{links[1].op} is no post-op")
-    return links
 
 
 def _columns(request: KernelRequest, at: int, count: int) -> Array:
