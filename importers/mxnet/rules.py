@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .converter import Converter
 
 RULES: dict[str, Rule] = {}
+NO_ATTRIBUTES: Mapping[str, Any] = {}
+REQUIRED = inspect.Parameter.empty
 # How a library computes, and where: of no meaning here.
 WITHOUT_MEANING = {
     "workspace", "cudnn_tune", "cudnn_off", "ctx", "name", "num_args", "sparse_grad", "forward_stype", "is_int",
@@ -40,7 +42,7 @@ class Rule:
     inputs: tuple[str, ...]
     needed: int
     variadic: bool
-    attrs: Mapping[str, Any]  # defaults; inspect.Parameter.empty where the file has to tell
+    attrs: Mapping[str, Any]  # defaults; REQUIRED where the file has to tell
     keeps_axes: bool = False
     fills: bool = False  # takes operands of which MXNet infers the sizes
 
@@ -60,23 +62,28 @@ class Rule:
                 values[key] = _like(literal(text), self.attrs[key], key)
             elif key not in WITHOUT_MEANING and not key.startswith("__"):
                 raise UnsupportedModel(f"its attribute {key}={text!r} is not known")
-        missing = [k for k, default in self.attrs.items() if default is inspect.Parameter.empty and k not in values]
+        missing = [k for k, default in self.attrs.items() if default is REQUIRED and k not in values]
         if missing:
             raise ModelError(f"it lacks its attribute {missing[0]!r}")
         return values
 
 
 def rule(
-    *names: str, keeps_axes: bool = False, fills: bool = False, **fixed: Any
+    *names: str,
+    keeps_axes: bool = False,
+    fills: bool = False,
+    attributes: Mapping[str, Any] = NO_ATTRIBUTES,
+    **fixed: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the rule of operators; `fixed` are keyword arguments that the file does not give, and
-    `keeps_axes` says that the result has the axes of the first operand, `fills` that operands may be fills with open
-    sizes."""
+    """Register a function as the rule of operators; `attributes` are more of them with their defaults, which several
+    rules share and take by `**`, `fixed` are keyword arguments that the file does not give, and `keeps_axes` says that
+    the result has the axes of the first operand, `fills` that operands may be fills with open sizes."""
 
     def register(write: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(write).parameters.values())[1:]
         inputs = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in fixed}
+        attrs.update(attributes)
         needed = sum(p.default is p.empty for p in inputs)
         variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
 

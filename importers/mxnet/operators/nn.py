@@ -10,7 +10,7 @@ import numpy as np
 
 from ....ops.errors import ModelError, UnsupportedModel
 from ..converter import Converter, Value
-from ..rules import rule
+from ..rules import REQUIRED, rule
 
 
 @rule("FullyConnected", "_sparse_FullyConnected", "_npx_fully_connected")
@@ -41,86 +41,74 @@ def spread(value: Sequence[int], count: int, default: int) -> list[int]:
     return numbers
 
 
-@rule("Convolution", "Convolution_v1", "_npx_convolution")
+# Attributes of windows, and of what has weights for them besides.
+WINDOW = {"kernel": REQUIRED, "stride": (), "dilate": (), "pad": ()}
+WEIGHTED = {**WINDOW, "num_filter": REQUIRED, "num_group": 1}
+
+
+def in_onnx(
+    kernel: Sequence[int], stride: Sequence[int] = (), dilate: Sequence[int] = (), pad: Sequence[int] = (), **_: Any
+) -> dict[str, Any]:
+    """The moves of windows as ONNX has them."""
+    count = len(kernel)
+    strides, dilations = tuple(spread(stride, count, 1)), tuple(spread(dilate, count, 1))
+    return {"strides": strides, "dilations": dilations, "pads": tuple(spread(pad, count, 0)) * 2}
+
+
+def weighted(num_group: int = 1, **window: Any) -> dict[str, Any]:
+    """The attributes of a convolution as ONNX has them."""
+    return {"kernel_shape": tuple(window["kernel"]), **in_onnx(**window), "group": num_group}
+
+
+@rule("Convolution", "Convolution_v1", "_npx_convolution", attributes=WEIGHTED)
 def convolution(
     c: Converter,
     data: str,
     weight: str,
     bias: str | None = None,
     *,
-    kernel: tuple[int, ...],
-    num_filter: int,
-    stride: tuple[int, ...] = (),
-    dilate: tuple[int, ...] = (),
-    pad: tuple[int, ...] = (),
-    num_group: int = 1,
     no_bias: bool = False,
     layout: Any = None,
+    **window: Any,
 ) -> Any:
-    count = len(kernel)
+    count = len(window["kernel"])
     data, back = c.channels_first(data, layout)
     if layout is not None and layout.index("C") != 1:  # the weight lies as the data does: O...I
         weight = c.transpose(weight, [0, count + 1, *range(1, count + 1)])
-    padding = spread(pad, count, 0)
-    result = c.Conv(
-        data,
-        weight,
-        None if no_bias else bias,
-        kernel_shape=tuple(kernel),
-        strides=tuple(spread(stride, count, 1)),
-        dilations=tuple(spread(dilate, count, 1)),
-        pads=(*padding, *padding),
-        group=num_group,
-    )
+    result = c.Conv(data, weight, None if no_bias else bias, **weighted(**window))
     return c.transpose(result, back)
 
 
-@rule("Deconvolution", "_npx_deconvolution")
+@rule("Deconvolution", "_npx_deconvolution", attributes=WEIGHTED)
 def deconvolution(
     c: Converter,
     data: str,
     weight: str,
     bias: str | None = None,
     *,
-    kernel: tuple[int, ...],
-    num_filter: int,
-    stride: tuple[int, ...] = (),
-    dilate: tuple[int, ...] = (),
-    pad: tuple[int, ...] = (),
     adj: tuple[int, ...] = (),
     target_shape: tuple[int, ...] = (),
-    num_group: int = 1,
     no_bias: bool = True,
     layout: Any = None,
+    **window: Any,
 ) -> Any:
     """`target_shape` takes the place of `pad` and `adj`: what is too much is cut off, the larger half in front."""
-    count = len(kernel)
+    attrs = weighted(**window)
+    kernel = attrs["kernel_shape"]
+    count, more = len(kernel), spread(adj, len(kernel), 0)
     if layout is not None and layout.index("C") != 1:
         raise UnsupportedModel(f"transposed convolutions of the layout {layout!r} are not known")
-    strides, dilations = spread(stride, count, 1), spread(dilate, count, 1)
-    begins = ends = spread(pad, count, 0)
-    more = spread(adj, count, 0)
     if any(target_shape):
         why = "where a transposed convolution has a target_shape"
         spans = [
             s * (c.size(data, i + 2, why) - 1) + (k - 1) * d + 1
-            for i, (s, k, d) in enumerate(zip(strides, kernel, dilations, strict=True))
+            for i, (s, k, d) in enumerate(zip(attrs["strides"], kernel, attrs["dilations"], strict=True))
         ]
         excess = [span - target for span, target in zip(spans, spread(target_shape, count, 0), strict=True)]
         if min(excess) < 0:
             raise ModelError(f"target_shape={target_shape} is larger than the {spans} that the kernel reaches")
-        begins, ends, more = [(e + 1) // 2 for e in excess], [e // 2 for e in excess], [0] * count
-    return c.ConvTranspose(
-        data,
-        weight,
-        None if no_bias else bias,
-        kernel_shape=tuple(kernel),
-        strides=tuple(strides),
-        dilations=tuple(dilations),
-        pads=(*begins, *ends),
-        output_padding=tuple(more),
-        group=num_group,
-    )
+        attrs["pads"], more = (*((e + 1) // 2 for e in excess), *(e // 2 for e in excess)), [0] * count
+    return c.ConvTranspose(data, weight, None if no_bias else bias, **attrs, output_padding=tuple(more))
 
 
 @rule("Pooling", "Pooling_v1", "_npx_pooling", keeps_axes=True)

@@ -14,7 +14,7 @@ from ....ops import DType
 from ....ops.errors import UnsupportedModel
 from ..converter import Converter, Value
 from ..rules import rule
-from .nn import pooling
+from .nn import WEIGHTED, pooling, weighted
 
 STEPS = {DType.INT8: 127.5, DType.UINT8: 255.5, DType.INT32: 2147483647.0}
 WHOLE = {DType.INT8: 127.0, DType.UINT8: 255.0}
@@ -109,30 +109,15 @@ def _parts(operands: tuple[str, ...], no_bias: bool) -> tuple[str | None, tuple[
     return (None, operands) if no_bias else (operands[0], operands[1:])
 
 
-@rule("_contrib_quantized_conv")
+@rule("_contrib_quantized_conv", attributes=WEIGHTED)
 def quantized_conv(
-    c: Converter,
-    data: str,
-    weight: str,
-    *more: str,
-    kernel: tuple[int, ...],
-    num_filter: int,
-    stride: tuple[int, ...] = (),
-    dilate: tuple[int, ...] = (),
-    pad: tuple[int, ...] = (),
-    num_group: int = 1,
-    no_bias: bool = False,
-    layout: Any = None,
+    c: Converter, data: str, weight: str, *more: str, no_bias: bool = False, layout: Any = None, **window: Any
 ) -> Any:
     if layout not in (None, "NCHW"):
         raise UnsupportedModel(f"a quantised convolution of the layout {layout!r} is not carried")
     bias, ranges = _parts(more, no_bias)
-    n = len(kernel)
-    sums = c.ConvInteger(
-        data, weight, kernel_shape=kernel, strides=stride or (1,) * n, dilations=dilate or (1,) * n,
-        pads=(pad or (0,) * n) * 2, group=num_group,
-    )  # fmt: skip
-    return _sums(c, sums, ranges, bias, n)
+    sums = c.ConvInteger(data, weight, **weighted(**window))
+    return _sums(c, sums, ranges, bias, len(window["kernel"]))
 
 
 @rule("_contrib_quantized_fully_connected")

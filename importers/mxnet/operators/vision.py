@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,12 @@ from ....ops import DType
 from ....ops.errors import UnsupportedModel
 from ..converter import Converter, Value
 from ..rules import rule
-from .nn import convolution, spread
+from .nn import WEIGHTED, WINDOW, convolution, in_onnx, spread, weighted
 
 
 @rule("UpSampling", keeps_axes=True)
 def upsampling(
-    c: Converter,
-    *data: str,
-    scale: int,
-    sample_type: str,
-    num_filter: int = 0,
-    multi_input_mode: str = "concat",
+    c: Converter, *data: str, scale: int, sample_type: str, num_filter: int = 0, multi_input_mode: str = "concat"
 ) -> Any:
     """Nearest: every operand to the size of the first one's result, then joined or added. Bilinear: a transposed
     convolution with the weight that is the second operand."""
@@ -115,13 +111,7 @@ def bilinear_sampler(c: Converter, data: str, grid: str) -> Any:
 
 @rule("SpatialTransformer")
 def spatial_transformer(
-    c: Converter,
-    data: str,
-    loc: str,
-    *,
-    sampler_type: str,
-    transform_type: str,
-    target_shape: tuple[int, ...] = (0, 0),
+    c: Converter, data: str, loc: str, *, sampler_type: str, transform_type: str, target_shape: tuple[int, ...] = (0, 0)
 ) -> Any:
     if target_shape == (0, 0):
         target_shape = (c.size(data, 2, "for a grid"), c.size(data, 3, "for a grid"))
@@ -161,59 +151,55 @@ def roi_align(
     )
 
 
-def _deformable(c: Converter, data: str, offset: str, mask: str | None, weight: str, bias: str | None, a: Any) -> Any:
-    count = len(a["kernel"])
-    pads = spread(a["pad"], count, 0)
-    return c.DeformConv(
-        data,
-        weight,
-        offset,
-        None if a["no_bias"] else bias,
-        mask,
-        kernel_shape=tuple(a["kernel"]),
-        strides=tuple(spread(a["stride"], count, 1)),
-        dilations=tuple(spread(a["dilate"], count, 1)),
-        pads=(*pads, *pads),
-        group=a["num_group"],
-        offset_group=a["num_deformable_group"],
-    )
-
-
-@rule("_contrib_DeformableConvolution")
-def deformable_convolution(
+def _deformable(
     c: Converter,
     data: str,
     offset: str,
+    mask: str | None,
     weight: str,
-    bias: str | None = None,
+    bias: str | None,
     *,
-    kernel: tuple[int, ...],
-    num_filter: int,
-    stride: tuple[int, ...] = (),
-    dilate: tuple[int, ...] = (),
-    pad: tuple[int, ...] = (),
-    num_group: int = 1,
-    num_deformable_group: int = 1,
     no_bias: bool = False,
-    layout: Any = None,
+    num_deformable_group: int = 1,
+    **window: Any,
 ) -> Any:
-    attrs = locals()
-    offset, mask = _within_data(c, data, offset, attrs)
-    return _deformable(c, data, offset, mask, weight, bias, attrs)
+    attrs = {**weighted(**window), "offset_group": num_deformable_group}
+    return c.DeformConv(data, weight, offset, None if no_bias else bias, mask, **attrs)
 
 
-def _within_data(c: Converter, data: str, offset: str, a: Any) -> tuple[str, str]:
+DEFORMED = {**WEIGHTED, "num_deformable_group": 1, "no_bias": False}
+
+
+@rule("_contrib_DeformableConvolution", attributes=DEFORMED)
+def deformable_convolution(
+    c: Converter, data: str, offset: str, weight: str, bias: str | None = None, *, layout: Any = None, **attrs: Any
+) -> Any:
+    offset, mask = _within_data(c, data, offset, **attrs)
+    return _deformable(c, data, offset, mask, weight, bias, **attrs)
+
+
+def _within_data(
+    c: Converter,
+    data: str,
+    offset: str,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    dilate: Sequence[int] = (),
+    pad: Sequence[int] = (),
+    num_deformable_group: int = 1,
+    **_: Any,
+) -> tuple[str, str]:
     """Offsets and a mask for samples as the first deformable convolution takes them: none from outside of the data, and
     between the last element and its end that element whole."""
-    kernel, groups = a["kernel"], a["num_deformable_group"]
-    steps, gaps, pads = spread(a["stride"], 2, 1), spread(a["dilate"], 2, 1), spread(a["pad"], 2, 0)
+    steps, gaps, pads = spread(stride, 2, 1), spread(dilate, 2, 1), spread(pad, 2, 0)
     out = [c.size(offset, i + 2, "of offsets") for i in range(2)]
     taps = np.stack(np.meshgrid(*(np.arange(k) * g for k, g in zip(kernel, gaps, strict=True)), indexing="ij"), -1)
     places = [
         taps.reshape(-1, 2)[:, i, None, None] + np.expand_dims(np.arange(out[i]) * steps[i] - pads[i], 1 - i)
         for i in range(2)
     ]
-    apart = c.reshape(offset, [0, groups, math.prod(kernel), 2, *out])
+    apart = c.reshape(offset, [0, num_deformable_group, math.prod(kernel), 2, *out])
     moved, masks = [], []
     for i, base in enumerate(places):
         grid = c.array(np.broadcast_to(base, (math.prod(kernel), *out)), offset)
@@ -225,7 +211,7 @@ def _within_data(c: Converter, data: str, offset: str, a: Any) -> tuple[str, str
     return joined, c.reshape(c.cast(c.And(*masks), c.dtype(data)), [0, -1, *out])
 
 
-@rule("_contrib_ModulatedDeformableConvolution")
+@rule("_contrib_ModulatedDeformableConvolution", attributes=DEFORMED)
 def modulated_deformable_convolution(
     c: Converter,
     data: str,
@@ -234,18 +220,11 @@ def modulated_deformable_convolution(
     weight: str,
     bias: str | None = None,
     *,
-    kernel: tuple[int, ...],
-    num_filter: int,
-    stride: tuple[int, ...] = (),
-    dilate: tuple[int, ...] = (),
-    pad: tuple[int, ...] = (),
-    num_group: int = 1,
-    num_deformable_group: int = 1,
-    no_bias: bool = False,
     im2col_step: int = 64,
     layout: Any = None,
+    **attrs: Any,
 ) -> Any:
-    return _deformable(c, data, offset, mask, weight, bias, locals())
+    return _deformable(c, data, offset, mask, weight, bias, **attrs)
 
 
 @rule("Correlation")
@@ -328,44 +307,16 @@ def image_crop(c: Converter, data: str, *, x: int, y: int, width: int, height: i
     return c.Slice(data, c.ints(y, x), c.ints(y + height, x + width), c.ints(rank - 3, rank - 2))
 
 
-@rule("im2col")
-def im2col(
-    c: Converter,
-    data: str,
-    *,
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    dilate: tuple[int, ...] = (),
-    pad: tuple[int, ...] = (),
-) -> Any:
+@rule("im2col", attributes=WINDOW)
+def im2col(c: Converter, data: str, **window: Any) -> Any:
     """Patches as columns: a convolution whose filters pick one element each."""
+    kernel = window["kernel"]
     channels, area = c.size(data, 1, "to take patches of it"), math.prod(kernel)
     picks = np.tile(np.eye(area).reshape(area, 1, *kernel), (channels, *[1] * (len(kernel) + 1)))
-    patches = convolution(
-        c, data, c.array(picks, data), kernel=kernel, num_filter=channels * area, stride=stride, dilate=dilate,
-        pad=pad, num_group=channels, no_bias=True,
-    )  # fmt: skip
+    patches = convolution(c, data, c.array(picks, data), num_group=channels, no_bias=True, **window)
     return c.reshape(patches, [0, channels * area, -1])
 
 
-@rule("col2im")
-def col2im(
-    c: Converter,
-    data: str,
-    *,
-    output_size: tuple[int, ...],
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    dilate: tuple[int, ...] = (),
-    pad: tuple[int, ...] = (),
-) -> Any:
-    count = len(kernel)
-    pads = spread(pad, count, 0)
-    return c.Col2Im(
-        data,
-        c.ints(*output_size),
-        c.ints(*kernel),
-        strides=tuple(spread(stride, count, 1)),
-        dilations=tuple(spread(dilate, count, 1)),
-        pads=(*pads, *pads),
-    )
+@rule("col2im", attributes=WINDOW)
+def col2im(c: Converter, data: str, *, output_size: tuple[int, ...], **window: Any) -> Any:
+    return c.Col2Im(data, c.ints(*output_size), c.ints(*window["kernel"]), **in_onnx(**window))
