@@ -64,7 +64,16 @@ class RecurrentCell(HybridBlock):
         inputs have another length.
         """
         steps, merge = _steps(length, inputs, layout, merge_outputs)
-        states = self._begin(steps[0], begin_state)
+        first = steps[0]
+        if begin_state is None:
+            begin_state = self.begin_state(first.shape[0], dtype=first.dtype, device=first.device)
+        outputs, states = self._walk(steps, list(begin_state), valid_length)
+        return (nd.stack(outputs, axis=layout.index("T")) if merge else outputs), states
+
+    def _walk(
+        self, steps: list[Array], states: States, valid_length: Array | None = None
+    ) -> tuple[list[Array], States]:
+        """The outputs of all steps, and the last states."""
         outputs: list[Array] = []
         for t, x in enumerate(steps):
             y, after = self(x, states)
@@ -74,10 +83,7 @@ class RecurrentCell(HybridBlock):
                 after = [_where(inside, a, b) for a, b in zip(after, states, strict=True)]
             outputs.append(y)
             states = after
-        return _merged(outputs, layout, merge), states
-
-    def _begin(self, x: Array, given: States | None) -> States:
-        return self.begin_state(x.shape[0], dtype=x.dtype, device=x.device) if given is None else list(given)
+        return outputs, states
 
 
 def _steps(length: int, inputs: Array | Sequence[Array], layout: str, merge: bool | None) -> tuple[list[Array], bool]:
@@ -93,8 +99,12 @@ def _steps(length: int, inputs: Array | Sequence[Array], layout: str, merge: boo
     return steps, isinstance(inputs, Array) if merge is None else merge
 
 
-def _merged(outputs: list[Array], layout: str, merge: bool) -> Any:
-    return nd.stack(outputs, axis=layout.index("T")) if merge else outputs
+def _unrolled(
+    cell: RecurrentCell, steps: list[Array], states: States, valid_length: Array | None
+) -> tuple[list[Array], States]:
+    """A cell over a sequence, by its own `unroll`, which may be another than ours."""
+    outputs, after = cell.unroll(len(steps), steps, states, merge_outputs=False, valid_length=valid_length)
+    return list(outputs), after
 
 
 def _where(inside: Array, y: Array, other: Array | None) -> Array:
@@ -234,24 +244,17 @@ class SequentialRNNCell(RecurrentCell):
             after += its
         return x, after
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Array | Sequence[Array],
-        begin_state: States | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        valid_length: Array | None = None,
-    ) -> tuple[Any, States]:
+    def _walk(
+        self, steps: list[Array], states: States, valid_length: Array | None = None
+    ) -> tuple[list[Array], States]:
         """Layer by layer, since a cell may look at whole sequences (BidirectionalCell)."""
-        steps, merge = _steps(length, inputs, layout, merge_outputs)
-        states, after, x = self._begin(steps[0], begin_state), States(), steps
+        after: States = []
         for cell in self._cells():
             at = len(after)
             its = states[at : at + len(cell.state_shapes(0))]
-            x, its = cell.unroll(length, x, its, layout, False, valid_length)
+            steps, its = _unrolled(cell, steps, its, valid_length)
             after += its
-        return _merged(x, layout, merge), after
+        return steps, after
 
 
 HybridSequentialRNNCell = SequentialRNNCell
@@ -289,21 +292,14 @@ class ResidualCell(ModifierCell):
         y, after = self.base_cell(x, states)
         return y + x, after
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Array | Sequence[Array],
-        begin_state: States | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        valid_length: Array | None = None,
-    ) -> tuple[Any, States]:
+    def _walk(
+        self, steps: list[Array], states: States, valid_length: Array | None = None
+    ) -> tuple[list[Array], States]:
         """The base cell's outputs over the sequence, and its inputs added."""
-        steps, merge = _steps(length, inputs, layout, merge_outputs)
-        outputs, after = self.base_cell.unroll(length, steps, begin_state, layout, False, valid_length)
+        outputs, after = _unrolled(self.base_cell, steps, states, valid_length)
         if valid_length is not None:
             steps = [_where(nd.greater(valid_length, t), x, None) for t, x in enumerate(steps)]
-        return _merged([y + x for y, x in zip(outputs, steps, strict=True)], layout, merge), after
+        return [y + x for y, x in zip(outputs, steps, strict=True)], after
 
 
 class ZoneoutCell(ModifierCell):
@@ -353,24 +349,15 @@ class BidirectionalCell(RecurrentCell):
         """Raises InputError: there is no step from the end before the end is there."""
         raise InputError("a cell that looks both ways has no single step", where="BidirectionalCell", hint="unroll it")
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Array | Sequence[Array],
-        begin_state: States | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        valid_length: Array | None = None,
-    ) -> tuple[Any, States]:
-        """Unroll both cells over the sequence; with `valid_length`, the backward one begins at each example's own
-        end."""
-        steps, merge = _steps(length, inputs, layout, merge_outputs)
-        states = self._begin(steps[0], begin_state)
+    def _walk(
+        self, steps: list[Array], states: States, valid_length: Array | None = None
+    ) -> tuple[list[Array], States]:
+        """Both cells over the sequence; with `valid_length`, the backward one begins at each example's own end."""
         at = len(self.l_cell.state_shapes(0))
-        left, ends = self.l_cell.unroll(length, steps, states[:at], layout, False, valid_length)
-        right, more = self.r_cell.unroll(length, _turned(steps, valid_length), states[at:], layout, False, valid_length)
+        left, ends = _unrolled(self.l_cell, steps, states[:at], valid_length)
+        right, more = _unrolled(self.r_cell, _turned(steps, valid_length), states[at:], valid_length)
         pairs = zip(left, _turned(right, valid_length), strict=True)
-        return _merged([nd.concat([a, b], axis=-1) for a, b in pairs], layout, merge), [*ends, *more]
+        return [nd.concat([a, b], axis=-1) for a, b in pairs], [*ends, *more]
 
 
 def _turned(steps: Sequence[Array], valid_length: Array | None) -> list[Array]:
