@@ -46,9 +46,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{name}")
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
-    setattr(sys.modules[__name__], name, found)
-    return found
+    member = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    setattr(sys.modules[__name__], name, member)
+    return member
 
 
 def __dir__() -> list[str]:

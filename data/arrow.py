@@ -225,7 +225,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        description = json.loads(path.read_bytes())
     except ValueError as error:
         raise InputError(f"no JSON: {error}", where=str(path), hint="is it damaged?") from error
-    return found if isinstance(found, dict) else {}
+    return description if isinstance(description, dict) else {}

@@ -54,12 +54,12 @@ class Stack:
                     where="Stack",
                     hint="Pad() joins arrays of unequal lengths; resize images",
                 )
-        made = empty((len(arrays), *shape), kind)
-        for row, array in zip(made, arrays, strict=True) if shape else ():
+        batch = empty((len(arrays), *shape), kind)
+        for row, array in zip(batch, arrays, strict=True) if shape else ():
             row[...] = array
         if not shape:
-            made[...] = arrays
-        return made
+            batch[...] = arrays
+        return batch
 
 
 class Pad:
@@ -98,15 +98,15 @@ class Pad:
                 sizes[i] = -(-max(sizes[i], self.length) // self.multiple) * self.multiple
             elif len({a.shape[i] for a in arrays}) > 1:
                 raise InputError(f"sizes differ on axis {i}", where="Pad", hint=f"axis={(*axes, i)} pads it too")
-        made = empty((len(arrays), *sizes), self.dtype or np.result_type(*{a.dtype for a in arrays}))
-        made[...] = self.value
-        for row, array in zip(made, arrays, strict=True):
+        batch = empty((len(arrays), *sizes), self.dtype or np.result_type(*{a.dtype for a in arrays}))
+        batch[...] = self.value
+        for row, array in zip(batch, arrays, strict=True):
             row[tuple(slice(size) for size in array.shape)] = array
         if not self.lengths:
-            return made
+            return batch
         told = empty((len(arrays),), np.int64)
         told[...] = [a.shape[next(iter(axes))] for a in arrays]
-        return made, told
+        return batch, told
 
 
 class Group:

@@ -36,25 +36,25 @@ def send(sock: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> 
 
 def receive(sock: socket.socket) -> tuple[Any, list[int]]:
     """Wait for a message; returns it and descriptors that are the caller's. Raises Closed, WireError."""
-    found = list[int]()
+    descriptors = list[int]()
     try:
         try:
-            head, found, _, _ = socket.recv_fds(sock, HEAD.size, MOST_DESCRIPTORS)
+            head, descriptors, _, _ = socket.recv_fds(sock, HEAD.size, MOST_DESCRIPTORS)
             while 0 < len(head) < HEAD.size:
                 head += _more(sock, HEAD.size - len(head))
             if not head:
                 raise Closed
             size, count = HEAD.unpack(head)
-            if size > LONGEST or count != len(found):
-                raise WireError(f"a message of {size} bytes with {len(found)} descriptors", where="DataLoader")
+            if size > LONGEST or count != len(descriptors):
+                raise WireError(f"a message of {size} bytes with {len(descriptors)} descriptors", where="DataLoader")
             data = bytearray()
             while len(data) < size:
                 data += _more(sock, size - len(data))
         except OSError as error:
             raise Closed from error
-        return from_bytes(bytes(data)), found
+        return from_bytes(bytes(data)), descriptors
     except BaseException:
-        for fd in found:
+        for fd in descriptors:
             os.close(fd)
         raise
 

@@ -42,8 +42,8 @@ class Dataset:
     def transform(self, function: Callable[..., Any], lazy: bool = True) -> Dataset:
         """The dataset with a function on each sample; fields of a tuple are its arguments. `lazy=False` calls it
         now."""
-        made = Transformed(self, function)
-        return made if lazy else SimpleDataset([*made])
+        transformed = Transformed(self, function)
+        return transformed if lazy else SimpleDataset([*transformed])
 
     def transform_first(self, function: Callable[[Any], Any], lazy: bool = True) -> Dataset:
         """The dataset with a function on the first field of each sample."""
@@ -105,12 +105,12 @@ class ArrayDataset(Dataset):
         """The batch of some samples at once; None where a field is no array."""
         if not all(isinstance(a, np.ndarray) and not a.dtype.hasobject for a in self.arrays):
             return None
-        made = []
+        columns = []
         for array in self.arrays:
             rows = empty((len(numbers), *array.shape[1:]), array.dtype)
             np.take(array, numbers, 0, out=rows, mode="raise")
-            made.append(rows)
-        return tuple(made) if len(made) > 1 else made[0]
+            columns.append(rows)
+        return tuple(columns) if len(columns) > 1 else columns[0]
 
 
 class Joined(Dataset):

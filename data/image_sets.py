@@ -211,8 +211,8 @@ def folder_items(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
         for p in sorted(kind.rglob("*"))
         if p.suffix.lower() in ENDINGS and p.is_file()
     ]
-    found = {number for _, number in items}
-    empty = [kind.name for number, kind in enumerate(kinds) if number not in found]
+    seen = {number for _, number in items}
+    empty = [kind.name for number, kind in enumerate(kinds) if number not in seen]
     if empty or not items:
         raise InputError(
             f"no image in {empty[0]!r}" if empty else "no folders",

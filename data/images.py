@@ -109,8 +109,8 @@ def decode(
 
 def array_of(image: Image) -> Array:
     """The pixels of a Pillow image of 8 bits: uint8 [height, width, channels]."""
-    found: Array = np.asarray(image)
-    return found[:, :, None] if found.ndim == 2 else found
+    array: Array = np.asarray(image)
+    return array[:, :, None] if array.ndim == 2 else array
 
 
 def image_of(array: Any) -> Image:
@@ -208,16 +208,16 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 def gray(array: Array) -> Array:
     """Brightness of RGB pixels, in all three channels."""
-    made = np.rint(array[..., :3].astype(np.float32) @ LUMA).astype(np.uint8)
-    return np.repeat(made[..., None], 3, -1)
+    brightness = np.rint(array[..., :3].astype(np.float32) @ LUMA).astype(np.uint8)
+    return np.repeat(brightness[..., None], 3, -1)
 
 
 def blend(array: Array, other: Any, factor: float) -> Array:
     """`factor` of the pixels and the rest of others, in 0 to 255."""
-    made = array.astype(np.float32)
-    made *= factor
-    made += np.asarray(other, np.float32) * np.float32(1 - factor)
-    return np.clip(np.rint(made), 0, 255).astype(np.uint8)
+    mixed = array.astype(np.float32)
+    mixed *= factor
+    mixed += np.asarray(other, np.float32) * np.float32(1 - factor)
+    return np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
 
 
 def brightness(array: Array, factor: float) -> Array:
@@ -255,11 +255,11 @@ def normalized(array: Array, factor: Any, offset: Any, out: Array) -> Array:
     """Pixels [height, width, channels] times a factor, minus an offset for each channel, into `out` [channels, height,
     width]."""
     factor, offset = np.broadcast_to(factor, array.shape[2]), np.broadcast_to(offset, array.shape[2])
-    for channel, made in enumerate(out):  # one channel at a time stays in the cache
-        made[...] = array[:, :, channel]
-        made *= factor[channel]
+    for channel, result in enumerate(out):  # one channel at a time stays in the cache
+        result[...] = array[:, :, channel]
+        result *= factor[channel]
         if offset[channel]:
-            made -= offset[channel]
+            result -= offset[channel]
     return out
 
 

@@ -65,10 +65,10 @@ class _Threads:
     def take(self, number: int, timeout: float) -> Made:
         pending = self._pending[number]
         if pending.work.done or timeout == float("inf"):
-            made = pending.result()
+            result = pending.result()
         else:
             try:
-                made = pending.result(timeout)
+                result = pending.result(timeout)
             except TimeoutError as error:
                 if pending.done():
                     raise  # of the dataset itself
@@ -76,7 +76,7 @@ class _Threads:
                     f"no batch came for {timeout:g} seconds", where="DataLoader", hint="timeout= gives more time"
                 ) from error
         del self._pending[number]
-        return made
+        return result
 
     def drop(self, number: int) -> None:
         pending = self._pending.pop(number, None)
@@ -297,26 +297,26 @@ class _Epoch(Iterator[Any]):
                 raise StopIteration
             number, after = self._pushed.popleft()
             try:
-                made = self._source.take(number, loader.timeout)
+                result = self._source.take(number, loader.timeout)
             except BaseException:
                 self.close()
                 raise
             self._push()
-            for name, seconds in made.times.items():
+            for name, seconds in result.times.items():
                 stats.stages[name] += seconds
-            stats.skipped += len(made.skipped)
-            stats.skipped_samples += made.skipped[: NAMED - len(stats.skipped_samples)]
+            stats.skipped += len(result.skipped)
+            stats.skipped_samples += result.skipped[: NAMED - len(stats.skipped_samples)]
             loader._place = self._epoch, after
-            if made.batch is not None or made.samples:
+            if result.batch is not None or result.samples:
                 break
-        stats.batches, stats.samples = stats.batches + 1, stats.samples + made.samples
+        stats.batches, stats.samples = stats.batches + 1, stats.samples + result.samples
         self._given = perf_counter()
         stats.waited += self._given - began
         WAITED.seconds += self._given - began
         if not self._taken:
             stats.first += self._given - began
         self._taken += 1
-        return made.batch
+        return result.batch
 
     def close(self) -> None:
         """Nobody takes what is left."""

@@ -99,8 +99,8 @@ def bad_sample(name: str, error: BaseException | str) -> BadSample:
     """The error of a sample that cannot be made."""
     why = error if isinstance(error, str) else told(error)
     hint = getattr(error, "hint", "") or "mend or remove it"
-    made = BadSample(
+    refusal = BadSample(
         f"the sample cannot be made: {why}", where=name, hint=f'{hint}; bad="skip" leaves such samples out'
     )
-    made.name = name
-    return made
+    refusal.name = name
+    return refusal

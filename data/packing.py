@@ -184,9 +184,9 @@ def verify_records(
     count = processors() if workers is None else workers
     checking = _Checked(data)
     with DataLoader(checking, BATCH, batchify_fn=AsList(), workers=count if len(data) > 4 * BATCH else 0) as loader:
-        for found in loader:
-            whole.damaged += [(data.name(number), why) for number, why in found if why]
-            progress(len(found))
+        for results in loader:
+            whole.damaged += [(data.name(number), why) for number, why in results if why]
+            progress(len(results))
     return whole
 
 

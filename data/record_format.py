@@ -111,21 +111,21 @@ class Spans:
 
 def search(data: memoryview) -> Spans:
     """Find all records of a file without its index. Bytes between sound records are one damaged record."""
-    found = _Search(len(data))
+    spans = _Search(len(data))
     heads = _magics(data)
     for place, head in enumerate(heads):
-        found.part(data, head, heads[place + 1] if place + 1 < len(heads) else len(data))
-    if found.opened is not None or (not heads and len(data)):
-        found.close(len(data), "the file ends in it" if heads else "no record begins here")
-    return Spans(np.array(found.begins, np.int64), np.array(found.ends, np.int64), found.damage)
+        spans.part(data, head, heads[place + 1] if place + 1 < len(heads) else len(data))
+    if spans.opened is not None or (not heads and len(data)):
+        spans.close(len(data), "the file ends in it" if heads else "no record begins here")
+    return Spans(np.array(spans.begins, np.int64), np.array(spans.ends, np.int64), spans.damage)
 
 
 def _magics(data: memoryview) -> list[int]:
     """The bytes at which aligned magic numbers stand."""
     words = np.frombuffer(data, "<u4", len(data) // 4)
     step = PIECE // 4
-    found = [np.flatnonzero(words[i : i + step] == MAGIC) + i for i in range(0, len(words), step)]
-    every: list[int] = (4 * np.concatenate(found)).tolist() if found else []
+    places = [np.flatnonzero(words[i : i + step] == MAGIC) + i for i in range(0, len(words), step)]
+    every: list[int] = (4 * np.concatenate(places)).tolist() if places else []
     return [at for at in every if at + 8 <= len(data)]
 
 

@@ -72,8 +72,8 @@ class RecordFile(Sequence[memoryview]):
             self.keys, self._begins = read_index(self._index, size)
             self._ends = _ends(self._begins, size)
         else:
-            found = search(mapped(self.path))
-            self._begins, self._ends, self._damage = found.begins, found.ends, found.damage
+            spans = search(mapped(self.path))
+            self._begins, self._ends, self._damage = spans.begins, spans.ends, spans.damage
         self._sums = _sums(self.path, size) if self._check else None
         self._by_begin: Array | None = None
         if self._sums is not None:
@@ -246,10 +246,10 @@ def rebuild_index(path: Path_) -> Spans:
         data = mapped(path)
     except OSError as error:
         raise InputError(f"the file cannot be read: {error}", where=str(path), hint="check the path") from error
-    found = search(data)
-    sound = [i for i in range(len(found.begins)) if i not in found.damage]
-    write_index(path, sound, [int(found.begins[i]) for i in sound])
-    return found
+    spans = search(data)
+    sound = [i for i in range(len(spans.begins)) if i not in spans.damage]
+    write_index(path, sound, [int(spans.begins[i]) for i in sound])
+    return spans
 
 
 __all__ = ["BadRecord", "Bytes", "RecordFile", "read_index", "rebuild_index", "write_index", "write_sums"]

@@ -314,13 +314,13 @@ class BucketSampler(Batches):
         count = len(self.lengths)
         order = permutation(count, self.seed, epoch) if self.shuffle else np.argsort(self.lengths, kind="stable")
         each = self.size * self.share.count
-        found: list[Array] = []
+        batches: list[Array] = []
         for bucket in range(len(self.ends)):
             mine = order[self._of[order] == bucket]
-            found += [mine[i : i + each] for i in range(0, len(mine), each)]
+            batches += [mine[i : i + each] for i in range(0, len(mine), each)]
         if self.shuffle:
-            found = [found[i] for i in generator_of(self.seed, epoch, 1).permutation(len(found))]
-        return found
+            batches = [batches[i] for i in generator_of(self.seed, epoch, 1).permutation(len(batches))]
+        return batches
 
     def __len__(self) -> int:
         return self.count(0)

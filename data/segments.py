@@ -45,21 +45,21 @@ class Arena:
         if not self.used or self._at + nbytes > self.used[-1].size:
             self.used.append(self._segment(nbytes if self.used else max(nbytes, self._usual)))
             self._at = 0
-        made = self.used[-1].array(self._at, shape, dtype) if nbytes else np.empty(shape, dtype)
+        array = self.used[-1].array(self._at, shape, dtype) if nbytes else np.empty(shape, dtype)
         self._at += -(-nbytes // ALIGN) * ALIGN
-        return made
+        return array
 
     def place(self, array: Array) -> tuple[int, int]:
         """The segment and the offset where an array of the batch lies; one from elsewhere is copied."""
         if not array.nbytes:
             return -1, 0
-        found = self._where(array)
-        if found is None:
+        place = self._where(array)
+        if place is None:
             copy = self.allocate(array.shape, array.dtype)
             copy[...] = array
-            found = self._where(copy)
-        assert found is not None
-        return found
+            place = self._where(copy)
+        assert place is not None
+        return place
 
     def _where(self, array: Array) -> tuple[int, int] | None:
         if not array.flags.c_contiguous:

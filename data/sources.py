@@ -44,10 +44,10 @@ def _file_system(address: str, options: dict[str, Any]) -> tuple[Any, str]:
             "addresses are read through fsspec", where=address, hint="pip install 'mezzo[remote]'"
         ) from error
     try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(address, **options)
+        system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(address, **options)
     except (ImportError, ValueError) as error:  # of a kind of its own, or of none that is known
         raise MissingPackage(str(error), where=address, hint="fsspec says which package it needs") from error
-    return found
+    return system_and_path
 
 
 def again(call: Callable[[], T], where: str, tries: int = TRIES, pause: float = FIRST_PAUSE) -> T:

@@ -71,9 +71,9 @@ class ToTensor:
     def __call__(self, image: Any) -> Array:
         array = images.array_of(image) if hasattr(image, "getbands") else np.asarray(image)
         array = array[:, :, None] if array.ndim == 2 else array
-        made: Array = np.empty((array.shape[2], *array.shape[:2]), np.float32)
+        channels: Array = np.empty((array.shape[2], *array.shape[:2]), np.float32)
         factor = np.float32(1 / 255) if array.dtype == np.uint8 else np.float32(1)
-        return images.normalized(array, factor, 0, made)
+        return images.normalized(array, factor, 0, channels)
 
 
 class Normalize:
@@ -104,8 +104,8 @@ class ToNormalized:
 
     def __call__(self, image: Any) -> Array:
         array = images.array_of(images.image_of(image))
-        made: Array = np.empty((array.shape[2], *array.shape[:2]), np.float32)
-        return images.normalized(array, self.factor, self.offset, made)
+        channels: Array = np.empty((array.shape[2], *array.shape[:2]), np.float32)
+        return images.normalized(array, self.factor, self.offset, channels)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 def to_bytes(message: Any) -> bytes:

@@ -73,9 +73,9 @@ def _serve(sock: socket.socket, maker: Maker, tasks: queue.SimpleQueue[Any], cel
         try:
             arena.begin()
             with allocating(arena.allocate):
-                made = maker.make(task, begin)
-                tree = packed(made.batch, arena.place)
-            answer |= {"tree": tree, "samples": made.samples, "times": made.times, "skipped": made.skipped}
+                result = maker.make(task, begin)
+                tree = packed(result.batch, arena.place)
+            answer |= {"tree": tree, "samples": result.samples, "times": result.times, "skipped": result.skipped}
             answer["segments"] = arena.lend()
         except Exception as error:
             arena.cancel()

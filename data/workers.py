@@ -134,10 +134,10 @@ class Workers:
                 raise self._too_late(number, timeout)
             if self._collect(left):
                 began = monotonic()
-        found = self._done.pop(number)
-        if isinstance(found, MezzoError):
-            raise found
-        return found
+        result = self._done.pop(number)
+        if isinstance(result, MezzoError):
+            raise result
+        return result
 
     def _hand_out(self) -> None:
         """Give waiting tasks to the workers that have least to do."""
@@ -181,7 +181,7 @@ class Workers:
         number = message["number"]
         task = member.tasks.pop(number)
         if "error" in message:
-            found: Made | MezzoError = _error(message["error"])
+            result: Made | MezzoError = _error(message["error"])
         else:
             if self._deaths:  # whoever died in a sample that has come was killed by something else
                 for sample in np.delete(task.numbers, list(task.without)).tolist():
@@ -194,11 +194,11 @@ class Workers:
             batch = unpacked(message["tree"], find)
             skipped = [(str(n), str(w)) for n, w in message["skipped"]]
             skipped += [(self._maker.dataset.name(int(task.numbers[at])), "workers died in it") for at in task.without]
-            found = Made(batch, message["samples"], message["times"], skipped)
+            result = Made(batch, message["samples"], message["times"], skipped)
         if number in self._dropped:
             self._dropped.discard(number)
         else:
-            self._done[number] = found
+            self._done[number] = result
 
     # -- deaths -----------------------------------------------------------------------------------------------------
 

@@ -66,19 +66,19 @@ class Context:
         return name
 
     def value(self, name: str) -> Array | None:
-        found = self.constants.get(name)
-        return self.added.get(name) if found is None else found
+        constant = self.constants.get(name)
+        return self.added.get(name) if constant is None else constant
 
     def take(self, name: str) -> Array:
-        found = self.value(name)
-        if found is None:
+        constant = self.value(name)
+        if constant is None:
             raise UpgradeDeclined(f"{name!r} would have to be a constant")
         self.taken.add(name)
-        return np.asarray(found)
+        return np.asarray(constant)
 
     def type(self, name: str) -> Tensor | None:
-        found = self.types.get(name)
-        return found if isinstance(found, Tensor) else None
+        known = self.types.get(name)
+        return known if isinstance(known, Tensor) else None
 
     def used(self, name: str) -> bool:
         return name in self.read
@@ -86,9 +86,9 @@ class Context:
 
 def is_composed(node: Node) -> bool:
     """True if a node is an operator of ours that no opset of ONNX ever had, so that only its body can be written."""
-    made = node.domain, node.op
+    key = node.domain, node.op
     return node.domain == "mezzo" and not any(
-        change.made == made and schema_of(domain, op, opset - 1)
+        change.made == key and schema_of(domain, op, opset - 1)
         for (domain, op, opset), change in upgrade.CHANGES.items()
     )
 
@@ -97,10 +97,10 @@ def is_composed(node: Node) -> bool:
 def schema_of(domain: str, op: str, opset: int) -> Schema | None:
     """The schema that an operator has at an opset; None if it has none there, or one that is not to be used."""
     try:
-        found = onnx.defs.get_schema(op, opset, domain)
+        schema = onnx.defs.get_schema(op, opset, domain)
     except onnx.defs.SchemaError:
         return None
-    return None if found.deprecated else found
+    return None if schema.deprecated else schema
 
 
 def kind_of(schema: Schema, attr: str) -> int:
@@ -113,38 +113,38 @@ def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str
     """Return the forms of a node, newest opset first, and the reason why it cannot be written for older ones. Changes
     that rewrite a node are crossed only above `limit` (None: never)."""
     form = Form(node.op, node.inputs, node.outputs, node.attrs, node.domain)
-    at, found = OPSETS.get(node.domain, 0), list[Way]()
+    at, forms = OPSETS.get(node.domain, 0), list[Way]()
     around.added, around.taken = {}, set()
     if form.domain not in SCHEMATA:
         return [Way(form, 1, FREE, {}, frozenset())], ""
     if form.domain == "mezzo":
-        made = [v for v in range(OPSETS[""], 0, -1) if upgrade.before(form, v)]
-        if not made:
+        known = [v for v in range(OPSETS[""], 0, -1) if upgrade.before(form, v)]
+        if not known:
             return [], f"mezzo::{form.op} is no operator of ONNX"
-        form, at = _down(form, made[0], around), made[0] - 1
+        form, at = _down(form, known[0], around), known[0] - 1
     elif form.domain:  # a domain that retired the operator is written at the last opset that has it
         at = max((v for v in range(1, at + 1) if schema_of(form.domain, form.op, v)), default=at)
     while True:
         schema = schema_of(form.domain, form.op, at)
         if schema is None:
-            return found, f"{form.op} is not part of opset {at}"
+            return forms, f"{form.op} is not part of opset {at}"
         reason = misfit(form, schema, around.types, around.read)
         if reason:
-            return found, reason
+            return forms, reason
         since = int(schema.since_version)
-        found.append(Way(form, since, at, dict(around.added), frozenset(around.taken)))
+        forms.append(Way(form, since, at, dict(around.added), frozenset(around.taken)))
         change = upgrade.before(form, since)
         if form.domain or since <= LOWEST or change is None:
-            return found, f"{form.op} came with opset {since}"
+            return forms, f"{form.op} came with opset {since}"
         # Down to the opset of its file a node is known to be right; below, its types have to fit.
         if since <= around.source and not _all_known(form, around):
-            return found, "the types of its operands are not known"
+            return forms, "the types of its operands are not known"
         try:
             older = change.down(_plain(form, schema, since) if change.same else form, around)
         except UpgradeDeclined as declined:
-            return found, str(declined)
+            return forms, str(declined)
         if older is not form and (limit is None or since <= limit):
-            return found, f"{form.op} was written otherwise before opset {since}"
+            return forms, f"{form.op} was written otherwise before opset {since}"
         form, at = older, since - 1
 
 

@@ -56,5 +56,5 @@ def opset_for(graph: Graph, opset: int | None, *, ir_version: int | None, standa
     def declared(name: str, array: Array) -> onnx.TensorProto:  # of weights only their types matter here
         return onnx.TensorProto(name=name, data_type=DType.of(np.asarray(array).dtype).onnx, dims=np.shape(array))
 
-    made = to_model(graph, opset=opset, ir_version=ir_version, standard=standard, store=declared)
-    return next(int(o.version) for o in made.opset_import if not o.domain)
+    model = to_model(graph, opset=opset, ir_version=ir_version, standard=standard, store=declared)
+    return next(int(o.version) for o in model.opset_import if not o.domain)

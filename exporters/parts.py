@@ -139,9 +139,9 @@ class Parts:
                 body = _body(node, given)
                 name = fresh_name(node.op, {f.name for f in self.made()})
                 self.functions[key] = None if body is None else Function(name, node.record, attrs, body)
-            found = self.functions[key]
-            if found is not None:
-                return found
+            function = self.functions[key]
+            if function is not None:
+                return function
         return None
 
 
@@ -166,12 +166,12 @@ def _body(node: Node, given: tuple[Type | None, ...]) -> Part | None:
     read = tuple(n if t is not None else "" for n, t in zip(inputs, given, strict=True))
     types = {n: t for n, t in zip(inputs, given, strict=True) if t is not None}
     try:
-        made = expanded(replace(node, inputs=read, outputs=tuple(outputs)), types)
+        standard = expanded(replace(node, inputs=read, outputs=tuple(outputs)), types)
     except MezzoError:  # it wants to know more of its operands
         return None
-    if made is None:
+    if standard is None:
         return None
-    nodes, constants = made
+    nodes, constants = standard
     held = [Node("Constant", (), (n,), {"value": np.asarray(a)}, where=node.place) for n, a in constants.items()]
     plain = {n: t.forget() if isinstance(t, Tensor) else t for n, t in types.items()}
     return Part.of(Graph(tuple(inputs), tuple(outputs), (*held, *nodes), {}, plain, name=record.name))
@@ -218,9 +218,9 @@ def types_of(graph: Graph) -> dict[str, Type]:
     hold."""
     constants = constants_of(graph)
     try:
-        found = infer(graph, budget=Budget(fold_elements=0))
+        inferred = infer(graph, budget=Budget(fold_elements=0))
         declared = {n: t for g in graphs_of(graph) for n, t in g.types.items() if n not in constants}
-        return {**found.types, **declared}
+        return {**inferred.types, **declared}
     except MezzoError:  # the graph is written as far as declared types tell; onnx.checker judges the result
         return {n: t for g in graphs_of(graph) for n, t in g.types.items()}
 
@@ -235,11 +235,11 @@ def graphs_of(graph: Graph) -> Iterator[Graph]:
 
 def constants_of(graph: Graph) -> dict[str, Array]:
     """The constants of a graph and of all subgraphs, those of Constant nodes included."""
-    found: dict[str, Array] = {}
+    constants: dict[str, Array] = {}
     for inner in graphs_of(graph):
-        found |= {n: a for n, a in inner.initializers.items() if n not in inner.inputs}
+        constants |= {n: a for n, a in inner.initializers.items() if n not in inner.inputs}
         values: Mapping[str, object] = {
             n.outputs[0]: n.attrs.get("value") for n in inner.nodes if n.op == "Constant" and n.outputs
         }
-        found |= {n: a for n, a in values.items() if isinstance(a, np.ndarray)}
-    return found
+        constants |= {n: a for n, a in values.items() if isinstance(a, np.ndarray)}
+    return constants

@@ -51,83 +51,83 @@ def tensor(name: str, array: Array) -> onnx.TensorProto:
     """An array as a TensorProto that holds its elements."""
     array = np.asarray(array)
     dtype = DType.of(array.dtype)
-    made = onnx.TensorProto(name=name, data_type=dtype.onnx, dims=array.shape)
+    proto = onnx.TensorProto(name=name, data_type=dtype.onnx, dims=array.shape)
     if dtype is DType.STRING:
-        made.string_data.extend(s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1))
+        proto.string_data.extend(s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1))
     else:
-        made.raw_data = payload(array, dtype)
-    return made
+        proto.raw_data = payload(array, dtype)
+    return proto
 
 
 def type_proto(kind: Type) -> onnx.TypeProto:
     """A type in ONNX's words; unknown dims stay empty."""
-    made = onnx.TypeProto()
+    proto = onnx.TypeProto()
     match kind:
         case Tensor():
-            made.tensor_type.elem_type = kind.dtype.onnx
+            proto.tensor_type.elem_type = kind.dtype.onnx
             if kind.dims is not None:
-                made.tensor_type.shape.SetInParent()
+                proto.tensor_type.shape.SetInParent()
                 for dim in kind.dims:
-                    entry = made.tensor_type.shape.dim.add()
+                    entry = proto.tensor_type.shape.dim.add()
                     if isinstance(dim, str):
                         entry.dim_param = dim
                     elif dim is not None:
                         entry.dim_value = dim
         case Sequence():
-            made.sequence_type.elem_type.CopyFrom(type_proto(kind.element))
+            proto.sequence_type.elem_type.CopyFrom(type_proto(kind.element))
         case Optional():
-            made.optional_type.elem_type.CopyFrom(type_proto(kind.element))
+            proto.optional_type.elem_type.CopyFrom(type_proto(kind.element))
         case Map():
-            made.map_type.key_type = kind.key.onnx
-            made.map_type.value_type.CopyFrom(type_proto(kind.element))
-    return made
+            proto.map_type.key_type = kind.key.onnx
+            proto.map_type.value_type.CopyFrom(type_proto(kind.element))
+    return proto
 
 
 def value_info(name: str, kind: Type | None) -> onnx.ValueInfoProto:
     """A named value with its type, where known."""
-    made = onnx.ValueInfoProto(name=name)
+    proto = onnx.ValueInfoProto(name=name)
     if kind is not None:
-        made.type.CopyFrom(type_proto(kind))
-    return made
+        proto.type.CopyFrom(type_proto(kind))
+    return proto
 
 
 def attribute(name: str, value: Any, kind: int, write: Callable[[Graph], onnx.GraphProto]) -> onnx.AttributeProto:
     """An attribute of the kind that its schema asks for; `write` makes subgraphs. ModelError if it does not fit."""
-    made = onnx.AttributeProto(name=name, type=kind)  # type: ignore[arg-type]
+    proto = onnx.AttributeProto(name=name, type=kind)  # type: ignore[arg-type]
     try:
         match kind:
             case AttributeKind.FLOAT:
-                made.f = float(value)
+                proto.f = float(value)
             case AttributeKind.INT:
-                made.i = int(value)
+                proto.i = int(value)
             case AttributeKind.STRING:
-                made.s = _bytes(value)
+                proto.s = _bytes(value)
             case AttributeKind.TENSOR:
-                made.t.CopyFrom(tensor("", value))
+                proto.t.CopyFrom(tensor("", value))
             case AttributeKind.SPARSE_TENSOR:
-                made.sparse_tensor.CopyFrom(sparse(value))
+                proto.sparse_tensor.CopyFrom(sparse(value))
             case AttributeKind.GRAPH:
-                made.g.CopyFrom(write(value))
+                proto.g.CopyFrom(write(value))
             case AttributeKind.TYPE_PROTO:
-                made.tp.CopyFrom(type_proto(value))
+                proto.tp.CopyFrom(type_proto(value))
             case AttributeKind.FLOATS:
-                made.floats.extend(map(float, value))
+                proto.floats.extend(map(float, value))
             case AttributeKind.INTS:
-                made.ints.extend(map(int, value))
+                proto.ints.extend(map(int, value))
             case AttributeKind.STRINGS:
-                made.strings.extend(map(_bytes, value))
+                proto.strings.extend(map(_bytes, value))
             case AttributeKind.TENSORS:
-                made.tensors.extend(tensor("", v) for v in value)
+                proto.tensors.extend(tensor("", v) for v in value)
             case AttributeKind.GRAPHS:
-                made.graphs.extend(map(write, value))
+                proto.graphs.extend(map(write, value))
             case AttributeKind.TYPE_PROTOS:
-                made.type_protos.extend(map(type_proto, value))
+                proto.type_protos.extend(map(type_proto, value))
     except (TypeError, ValueError, AttributeError) as error:
         wanted = onnx.AttributeProto.AttributeType.Name(kind)
         raise ModelError(
             f"the attribute {name}={value!r} is no {wanted}", hint="give the attribute the type that ONNX asks for"
         ) from error
-    return made
+    return proto
 
 
 def kind_by_value(value: Any) -> int:
@@ -154,10 +154,10 @@ def sparse(array: Array) -> onnx.SparseTensorProto:
     """A dense array as a sparse tensor of its elements other than zero."""
     flat = np.asarray(array).reshape(-1)
     at = np.flatnonzero(flat)
-    made = onnx.SparseTensorProto(dims=np.asarray(array).shape)
-    made.values.CopyFrom(tensor("", flat[at]))
-    made.indices.CopyFrom(tensor("", at.astype(np.int64)))
-    return made
+    proto = onnx.SparseTensorProto(dims=np.asarray(array).shape)
+    proto.values.CopyFrom(tensor("", flat[at]))
+    proto.indices.CopyFrom(tensor("", at.astype(np.int64)))
+    return proto
 
 
 def _bytes(value: str | bytes) -> bytes:

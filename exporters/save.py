@@ -45,14 +45,14 @@ class DataFile:
         start = -(-self._size // (step := PAGE if size >= 1 << 20 else LINE)) * step
         self._write(b"\0" * (start - self._size))
         dtype = DType.of(np.asarray(array).dtype)
-        made = onnx.TensorProto(name=name, data_type=dtype.onnx, dims=np.shape(array))
-        made.data_location = onnx.TensorProto.EXTERNAL
+        proto = onnx.TensorProto(name=name, data_type=dtype.onnx, dims=np.shape(array))
+        proto.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (("location", ""), ("offset", start), ("length", size)):
-            made.external_data.add(key=key, value=str(value))
+            proto.external_data.add(key=key, value=str(value))
         # In parts, so that no second copy is held; of a multiple of eight elements, so that packed ones end on a byte.
         for part in np.nditer(array, ["external_loop", "buffered"], order="C", buffersize=1 << 24):
             self._write(payload(np.asarray(part), dtype))
-        return made
+        return proto
 
     def _write(self, data: bytes) -> None:
         self._handle.write(data)
@@ -158,8 +158,8 @@ def _replace(model: onnx.ModelProto, target: Path) -> None:
 def serialised(model: onnx.ModelProto, target: Path) -> bytes:
     """The bytes of a model; ModelError if it is larger than protobufs are."""
     try:
-        made: bytes = model.SerializeToString()
-        return made
+        data: bytes = model.SerializeToString()
+        return data
     except (EncodeError, ValueError) as error:
         raise ModelError(
             f"the model is larger than a protobuf can be: {error}",

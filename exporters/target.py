@@ -111,8 +111,8 @@ class Chosen:
         )
 
     def _too_new(self, node: Node) -> bool:
-        found = self._ways[id(node)]
-        return not found or found[-1].low > self.opsets[found[-1].form.domain]
+        ways = self._ways[id(node)]
+        return not ways or ways[-1].low > self.opsets[ways[-1].form.domain]
 
     def _lowest(self) -> dict[str, int]:
         lowest = {"": LOWEST}

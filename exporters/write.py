@@ -26,9 +26,9 @@ class PartWriter:
     def __init__(self, chosen: Chosen, part: Part, store: Store) -> None:
         self._chosen, self._part, self._store = chosen, part, store
         self._context = chosen.context(part)
-        found = [chosen.way(n) for _, n in part.graph.walk()]
-        self._taken = frozenset().union(*(w.taken for w in found))
-        self._read = {i for w in found for i in w.form.inputs}
+        ways = [chosen.way(n) for _, n in part.graph.walk()]
+        self._taken = frozenset().union(*(w.taken for w in ways))
+        self._read = {i for w in ways for i in w.form.inputs}
         self._read |= {o for g in graphs_of(part.graph) for o in g.outputs}
 
     def body(self, graph: Graph) -> Iterator[onnx.NodeProto]:
@@ -44,15 +44,15 @@ class PartWriter:
 
     def graph(self, graph: Graph) -> onnx.GraphProto:
         """A subgraph."""
-        made = onnx.GraphProto()
-        self.fill(made, graph, top=False)
-        return made
+        proto = onnx.GraphProto()
+        self.fill(proto, graph, top=False)
+        return proto
 
-    def fill(self, made: onnx.GraphProto, graph: Graph, *, top: bool = True) -> None:
+    def fill(self, proto: onnx.GraphProto, graph: Graph, *, top: bool = True) -> None:
         """Write a graph into a protobuf."""
-        made.name = graph.name or ("graph" if top else "body")
+        proto.name = graph.name or ("graph" if top else "body")
         if not top:
-            made.doc_string = graph.doc
+            proto.doc_string = graph.doc
         states = graph.states
         inputs = [*graph.inputs, *(s.input for s in states if s.input not in graph.inputs)]
         outputs = [*graph.outputs, *(s.output for s in states if s.output not in graph.outputs)]
@@ -65,23 +65,23 @@ class PartWriter:
                       for o, f in zip(outputs, fresh, strict=True) if o != f]  # fmt: skip
             outputs = fresh
         for name in inputs:
-            made.input.append(self._info(name, graph, top))
+            proto.input.append(self._info(name, graph, top))
         for node in graph.nodes:
             way = self._chosen.way(node)
             kept |= {n: a for n, a in way.added.items() if n in way.form.inputs}
-            made.node.append(self._node(node, way.form))
-        made.node.extend(copies)
+            proto.node.append(self._node(node, way.form))
+        proto.node.extend(copies)
         for name, array in kept.items():
-            made.initializer.append(self._store(name, array))
+            proto.initializer.append(self._store(name, array))
             if self._chosen.ir_version < 4 and name not in inputs:
-                made.input.append(value_info(name, type_of(np.asarray(array))))
+                proto.input.append(value_info(name, type_of(np.asarray(array))))
         for name in outputs:
-            made.output.append(self._info(name, graph, top))
+            proto.output.append(self._info(name, graph, top))
         shown = {*inputs, *outputs, *graph.initializers}
         inside = {o for n in graph.nodes for o in n.outputs}
         for name, kind in graph.types.items():
             if name in inside and name not in shown:
-                made.value_info.append(value_info(name, kind))
+                proto.value_info.append(value_info(name, kind))
 
     def _info(self, name: str, graph: Graph, top: bool) -> onnx.ValueInfoProto:
         kind = graph.types.get(name)
@@ -98,28 +98,28 @@ class PartWriter:
     def _node(self, node: Node, form: Form) -> onnx.NodeProto:
         """A node, or one more that it needs, in the words of the opset."""
         name = node.name if form.outputs == node.outputs else ""
-        made = onnx.NodeProto(op_type=form.op, name=name, domain=form.domain)
-        made.input.extend(form.inputs)
-        made.output.extend(form.outputs)
+        proto = onnx.NodeProto(op_type=form.op, name=name, domain=form.domain)
+        proto.input.extend(form.inputs)
+        proto.output.extend(form.outputs)
         schema = schema_of(form.domain, form.op, self._chosen.opsets[form.domain])
         for key, value in form.attrs.items():
             if value is not None:
                 kind = kind_of(schema, key) if schema else kind_by_value(value)
                 try:
-                    made.attribute.append(attribute(key, value, kind, self.graph))
+                    proto.attribute.append(attribute(key, value, kind, self.graph))
                 except MezzoError as error:
                     raise error.at(node.place) from error.__cause__
-        return made
+        return proto
 
 
 def function_proto(chosen: Chosen, function: Function) -> onnx.FunctionProto:
     """A function, at the model's opsets."""
     graph = function.part.graph
-    made = onnx.FunctionProto(name=function.name, domain="mezzo", doc_string=function.doc)
-    made.input.extend(graph.inputs)
-    made.output.extend(graph.outputs)
-    made.attribute.extend(function.attrs)
-    made.node.extend(PartWriter(chosen, function.part, tensor).body(graph))
+    proto = onnx.FunctionProto(name=function.name, domain="mezzo", doc_string=function.doc)
+    proto.input.extend(graph.inputs)
+    proto.output.extend(graph.outputs)
+    proto.attribute.extend(function.attrs)
+    proto.node.extend(PartWriter(chosen, function.part, tensor).body(graph))
     for domain in dict.fromkeys(["", *(chosen.way(n).form.domain for _, n in graph.walk())]):
-        made.opset_import.add(domain=domain, version=chosen.opsets[domain])
-    return made
+        proto.opset_import.add(domain=domain, version=chosen.opsets[domain])
+    return proto

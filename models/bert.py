@@ -34,21 +34,17 @@ def bert(
         return np.float32(0.1) * weights((columns,))
 
     def dense(x: str, rows: int, columns: int) -> str:
-        made: str = g.Add(g.MatMul(x, g.const(weights((rows, columns)))), g.const(small(columns)))
-        return made
+        return g.Add(g.MatMul(x, g.const(weights((rows, columns)))), g.const(small(columns)))
 
     def normalised(x: str) -> str:
         scale, bias = g.const(1 + small(width)), g.const(small(width))
-        made: str = g.LayerNormalization(x, scale, bias, epsilon=1e-12)
-        return made
+        return g.LayerNormalization(x, scale, bias, epsilon=1e-12)
 
     def split(x: str, order: list[int]) -> str:
-        made: str = g.Transpose(g.Reshape(x, g.const([0, 0, heads, width // heads])), perm=order)
-        return made
+        return g.Transpose(g.Reshape(x, g.const([0, 0, heads, width // heads])), perm=order)
 
     def gelu(x: str) -> str:
-        made: str = g.Mul(g.Mul(x, g.Add(g.Erf(g.Div(x, number(2**0.5))), number(1))), number(0.5))
-        return made
+        return g.Mul(g.Mul(x, g.Add(g.Erf(g.Div(x, number(2**0.5))), number(1))), number(0.5))
 
     words, types, places = (g.const(weights((n, width))) for n in (vocabulary, 2, 512))
     summed = g.Add(g.Gather(words, ids), g.Gather(types, kinds))

@@ -63,8 +63,8 @@ class Layers:
         w = self.weight(channels, depth // groups, kernel, kernel)
         b = [self.weight(channels)] if bias else []
         how = {"group": groups} if groups > 1 else {}
-        made = self.g.Conv(name, w, *b, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, **how)
-        return made, channels
+        y = self.g.Conv(name, w, *b, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, **how)
+        return y, channels
 
     def relu(self, x: tuple[str, int]) -> tuple[str, int]:
         return self.g.Relu(x[0]), x[1]
@@ -91,7 +91,7 @@ class Layers:
         self, x: tuple[str, int], kernel: int, stride: int, pad: int = 0, *, kind: str = "Max", ceil: int = 0
     ) -> tuple[str, int]:
         extra: dict[str, Any] = {"count_include_pad": 1} if kind == "Average" else {}
-        made = self.g.op(
+        y = self.g.op(
             f"{kind}Pool",
             x[0],
             kernel_shape=[kernel] * 2,
@@ -100,7 +100,7 @@ class Layers:
             ceil_mode=ceil,
             **extra,
         )
-        return made, x[1]
+        return y, x[1]
 
     def lrn(self, x: tuple[str, int]) -> tuple[str, int]:
         return self.g.LRN(x[0], size=5, alpha=1e-4, beta=0.75, bias=2.0), x[1]

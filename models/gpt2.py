@@ -34,17 +34,14 @@ def gpt2(
 
     def dense(x: str, rows: int, columns: int) -> str:
         bias = g.const(np.float32(0.1) * weights((columns,)))
-        made: str = g.Add(g.MatMul(x, g.const(weights((rows, columns)))), bias)
-        return made
+        return g.Add(g.MatMul(x, g.const(weights((rows, columns)))), bias)
 
     def normalised(x: str) -> str:
         scale, bias = (g.const(one + np.float32(0.1) * weights((width,))) for one in np.array([1, 0], np.float32))
-        made: str = g.LayerNormalization(x, scale, bias, epsilon=1e-5)
-        return made
+        return g.LayerNormalization(x, scale, bias, epsilon=1e-5)
 
     def split(x: str) -> str:
-        made: str = g.Transpose(g.Reshape(x, g.const([0, 0, heads, width // heads])), perm=[0, 2, 1, 3])
-        return made
+        return g.Transpose(g.Reshape(x, g.const([0, 0, heads, width // heads])), perm=[0, 2, 1, 3])
 
     def present(name: str, past: str, new: str) -> str:
         g.add(Node("Concat", (past, split(new)), (name,), {"axis": 2}))
@@ -76,8 +73,7 @@ def _seen(g: GraphBuilder, ids: str, mask: str) -> str:
     keys = g.Range(g.const(0), total, g.const(1))
     queries = g.Range(g.Sub(total, new), total, g.const(1))
     before = g.LessOrEqual(g.Unsqueeze(keys, g.const([0])), g.Unsqueeze(queries, g.const([1])))
-    seen: str = g.And(before, g.Unsqueeze(g.Cast(mask, to=DType.BOOL.onnx), g.const([1, 2])))
-    return seen
+    return g.And(before, g.Unsqueeze(g.Cast(mask, to=DType.BOOL.onnx), g.const([1, 2])))
 
 
 def _gelu(g: GraphBuilder, x: str) -> str:
@@ -87,5 +83,4 @@ def _gelu(g: GraphBuilder, x: str) -> str:
         return g.const(value, DType.FLOAT)
 
     cubed = g.Add(x, g.Mul(number(0.044715), g.Pow(x, number(3))))
-    made: str = g.Mul(g.Mul(number(0.5), x), g.Add(number(1), g.Tanh(g.Mul(number((2 / np.pi) ** 0.5), cubed))))
-    return made
+    return g.Mul(g.Mul(number(0.5), x), g.Add(number(1), g.Tanh(g.Mul(number((2 / np.pi) ** 0.5), cubed))))

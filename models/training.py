@@ -120,14 +120,14 @@ def with_loss(graph: Graph) -> tuple[Graph, str, list[str]]:
     assert isinstance(known, Tensor)
     assert kind.target is not None
     loss = kind.build(g, scores, g.input(TARGET, kind.target(known)))
-    made = graph.but(
+    trained = graph.but(
         inputs=(*graph.inputs, TARGET),
         outputs=(loss,),
         nodes=(*graph.nodes, *g.nodes()),
         initializers={**graph.initializers, **g.constants()},
         types=g.types,
     )
-    return made, loss, learned
+    return trained, loss, learned
 
 
 def forward_and_backward(graph: Graph) -> Graph:

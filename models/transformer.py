@@ -49,17 +49,14 @@ def classifier(
 
 def _encoded(g: GraphBuilder, x: str, weights: Weights, layers: int, width: int, heads: int) -> str:
     def dense(x: str, rows: int, columns: int) -> str:
-        made: str = g.Add(g.MatMul(x, g.const(weights((rows, columns)))), g.const(np.zeros(columns, np.float32)))
-        return made
+        return g.Add(g.MatMul(x, g.const(weights((rows, columns)))), g.const(np.zeros(columns, np.float32)))
 
     def normalised(x: str) -> str:
         ones, zeros = (g.const(np.full(width, v, np.float32)) for v in (1, 0))
-        made: str = g.LayerNormalization(x, ones, zeros)
-        return made
+        return g.LayerNormalization(x, ones, zeros)
 
     def split(x: str, order: list[int]) -> str:
-        made: str = g.Transpose(g.Reshape(x, g.const([0, 0, heads, width // heads])), perm=order)
-        return made
+        return g.Transpose(g.Reshape(x, g.const([0, 0, heads, width // heads])), perm=order)
 
     for _ in range(layers):
         query, key, value = (dense(x, width, width) for _ in range(3))

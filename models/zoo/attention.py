@@ -57,8 +57,7 @@ class Mlp(HybridBlock):
         self.fc1, self.fc2 = dense(units, hidden), dense(hidden, units)
 
     def forward(self, x: Array) -> Array:
-        made: Array = self.fc2(apply("Gelu", self.fc1(x)))
-        return made
+        return self.fc2(apply("Gelu", self.fc1(x)))
 
 
 class _QKV(HybridBlock):
@@ -70,8 +69,7 @@ class _QKV(HybridBlock):
         self.qkv, self.proj = dense(units, 3 * units), dense(units, units)
 
     def forward(self, x: Array) -> Array:
-        made: Array = self.proj(attended(*nd.split(self.qkv(x), 3, axis=-1), heads=self._heads)[0])
-        return made
+        return self.proj(attended(*nd.split(self.qkv(x), 3, axis=-1), heads=self._heads)[0])
 
 
 class ViTLayer(HybridBlock):
@@ -84,8 +82,7 @@ class ViTLayer(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         x = x + self.attn(self.norm1(x))
-        made: Array = x + self.mlp(self.norm2(x))
-        return made
+        return x + self.mlp(self.norm2(x))
 
 
 class ViT(HybridBlock):
@@ -118,8 +115,7 @@ class ViT(HybridBlock):
         x = nd.permute_dims(nd.reshape(x, (*x.shape[:2], -1)), (0, 2, 1))
         first = nd.broadcast_to(self.cls_token.data(), (x.shape[0], 1, x.shape[2]))
         x = self.blocks(nd.concat([first, x], axis=1) + self.pos_embed.data())
-        made: Array = self.head(self.norm(x)[:, 0])
-        return made
+        return self.head(self.norm(x)[:, 0])
 
 
 class _BertSelf(HybridBlock):
@@ -141,8 +137,7 @@ class _Added(HybridBlock):
         self.LayerNorm = nn.LayerNorm(1e-12, in_channels=units)
 
     def forward(self, x: Array, before: Array) -> Array:
-        made: Array = self.LayerNorm(self.drop(self.dense(x)) + before)
-        return made
+        return self.LayerNorm(self.drop(self.dense(x)) + before)
 
 
 class _Named(HybridBlock):
@@ -169,8 +164,7 @@ class BertLayer(HybridBlock):
 
     def forward(self, x: Array, mask: Array | None) -> Array:
         x = self.attention.output(self.attention.self(x, mask), x)
-        made: Array = self.output(apply("Gelu", self.intermediate.dense(x)), x)
-        return made
+        return self.output(apply("Gelu", self.intermediate.dense(x)), x)
 
 
 class Bert(HybridBlock):

@@ -34,15 +34,15 @@ class Mixed(HybridBlock):
                     continue
                 number += 1
                 parts = step if isinstance(step, list) else [step]
-                made = []
+                branch = []
                 for part, letter in zip(parts, "abcdef", strict=False):
                     channels, kernel, stride = (*part, 1, 1)[:3]
                     channels = narrowed(channels, width)
                     name = way if count == 1 else f"{way}_{number}{letter if len(parts) > 1 else ''}"
                     pad = None if stride == 1 or ceil else 0
-                    made.append(Unit(at, channels, kernel, stride, pad, **how))
-                    self.register_child(made[-1], name)
-                plan.append(made)
+                    branch.append(Unit(at, channels, kernel, stride, pad, **how))
+                    self.register_child(branch[-1], name)
+                plan.append(branch)
                 at = sum(narrowed(part[0], width) for part in parts)
             self._ways.append(plan)
             self.channels += at
@@ -93,8 +93,7 @@ class Inception(HybridBlock):
     def forward(self, x: Array) -> Array:
         for name in self._order:
             x = getattr(self, name)(x)
-        made: Array = self.fc(self.drop(mean(x)))
-        return made
+        return self.fc(self.drop(mean(x)))
 
 
 # Channels: 1 x 1; before 3 x 3 and of it; before 5 x 5 and of it; behind the pool (arXiv 1409.4842, table 1).
@@ -150,11 +149,11 @@ def inception_bn(*, classes: int = 1000, channels: int = 3, width: float = 1.0) 
 def _long(*channels: int, first: Sizes) -> list[tuple[int, Sizes]]:
     """Convolutions of 1 x 7 and 7 x 1 in turn."""
     turn: dict[Sizes, Sizes] = {(1, 7): (7, 1), (7, 1): (1, 7)}
-    made: list[tuple[int, Sizes]] = []
+    layers: list[tuple[int, Sizes]] = []
     for count in channels:
-        made.append((count, first))
+        layers.append((count, first))
         first = turn[first]
-    return made
+    return layers
 
 
 def _first(pool: int) -> dict[str, Way]:

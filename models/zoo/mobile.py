@@ -86,8 +86,7 @@ class Squeeze(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         whole = apply("GlobalAveragePool", x)
-        made: Array = x * self.gate(self.conv_expand(self.act1(self.conv_reduce(whole))))
-        return made
+        return x * self.gate(self.conv_expand(self.act1(self.conv_reduce(whole))))
 
 
 class Inverted(HybridBlock):
@@ -98,10 +97,10 @@ class Inverted(HybridBlock):
         wide, number = (eights(inputs * stage.expansion) if stage.expansion else inputs), 1
 
         def unit(name: str, outputs: int, norm: int, act: str, *how: Any, **more: Any) -> list[HybridBlock]:
-            made = [conv(*how, **more), nn.BatchNorm(in_channels=outputs)]
-            setattr(self, name, made[0])
-            setattr(self, f"bn{norm}", made[1])
-            return [*made, Activation(act)] if act else made
+            layers = [conv(*how, **more), nn.BatchNorm(in_channels=outputs)]
+            setattr(self, name, layers[0])
+            setattr(self, f"bn{norm}", layers[1])
+            return [*layers, Activation(act)] if act else layers
 
         self._steps: list[HybridBlock] = []
         if stage.expansion:
@@ -130,8 +129,7 @@ class Last(HybridBlock):
         self.conv, self.bn1, self.act = conv(inputs, channels), nn.BatchNorm(in_channels=channels), Activation(act)
 
     def forward(self, x: Array) -> Array:
-        made: Array = self.act(self.bn1(self.conv(x)))
-        return made
+        return self.act(self.bn1(self.conv(x)))
 
 
 class MobileNet(HybridBlock):
@@ -176,5 +174,4 @@ class MobileNet(HybridBlock):
         if self.conv_head is not None:
             x = self.conv_head(x)
             x = self.act2(x if self.bn2 is None else self.bn2(x))
-        made: Array = self.classifier(self.drop(x.reshape(x.shape[:2]) if self._late else mean(x)))
-        return made
+        return self.classifier(self.drop(x.reshape(x.shape[:2]) if self._late else mean(x)))

@@ -94,8 +94,7 @@ class Unit(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         x = self.conv(x)
-        made: Array = self.act(x if self.bn is None else self.bn(x))
-        return made
+        return self.act(x if self.bn is None else self.bn(x))
 
 
 def narrowed(channels: int, width: float, step: int = 8) -> int:
@@ -107,7 +106,7 @@ def stacked(layers: Sequence[Layer], channels: int, side: int, width: float = 1.
     """Layers as data, and how many numbers they end in: ("conv", channels, kernel, stride, pad, groups), ("max",
     kernel, stride, pad), ("mean", kernel, stride, pad), names of activations, "norm" for batch normalisation, and
     "local" for LocalNorm. Raises InputError where the image is too small for them."""
-    made = nn.HybridSequential()
+    chain = nn.HybridSequential()
     for layer in layers:
         kind, *given = (layer,) if isinstance(layer, str) else layer
         sizes: list[int] = list(given)
@@ -115,19 +114,19 @@ def stacked(layers: Sequence[Layer], channels: int, side: int, width: float = 1.
             sizes += [1, 1, 0, 1][len(sizes) - 1 :]
             count, kernel, stride, pad, groups = sizes
             count = narrowed(count, width)
-            made.add(conv(channels, count, kernel, stride, pad, use_bias=True, groups=groups))
+            chain.add(conv(channels, count, kernel, stride, pad, use_bias=True, groups=groups))
             channels = count
         elif kind in ("max", "mean"):
             kernel, stride, pad = [*sizes, 0][:3]
-            made.add((nn.MaxPool2D if kind == "max" else nn.AvgPool2D)(kernel, stride, pad))
+            chain.add((nn.MaxPool2D if kind == "max" else nn.AvgPool2D)(kernel, stride, pad))
         else:
             plain = {"local": LocalNorm(), "norm": nn.BatchNorm(in_channels=channels)}
-            made.add(plain.get(kind) or Activation(kind))
+            chain.add(plain.get(kind) or Activation(kind))
         if kind in ("conv", "max", "mean"):
             side = (side + 2 * pad - kernel) // stride + 1
             if side < 1:
                 raise InputError("the image is too small for the network", where="models", hint="a larger image=")
-    return made, channels * side * side
+    return chain, channels * side * side
 
 
 def classifier(inputs: int, hidden: int, classes: int, drop: Sequence[int]) -> nn.HybridSequential:

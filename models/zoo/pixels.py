@@ -43,8 +43,7 @@ class Up(HybridBlock):
         high, wide = (beside.shape[i] - x.shape[i] for i in (2, 3))
         if high or wide:  # an odd size was halved
             x = nd.pad(x, (0, 0, 0, 0, high // 2, high - high // 2, wide // 2, wide - wide // 2))
-        made: Array = self.conv(nd.concat([beside, x], axis=1))
-        return made
+        return self.conv(nd.concat([beside, x], axis=1))
 
 
 class UNet(HybridBlock):
@@ -69,8 +68,7 @@ class UNet(HybridBlock):
         y = kept.pop()
         for i in range(1, 5):
             y = getattr(self, f"up{i}")(y, kept.pop())
-        made: Array = self.outc(y)
-        return made
+        return self.outc(y)
 
 
 class ScaledNorm(HybridBlock):
@@ -81,8 +79,7 @@ class ScaledNorm(HybridBlock):
         self.weight = Parameter("weight", shape=(channels,), init=Constant(scale))
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("LpNormalization", x, axis=1, p=2) * nd.reshape(self.weight.data(), (1, -1, 1, 1))
-        return made
+        return apply("LpNormalization", x, axis=1, p=2) * nd.reshape(self.weight.data(), (1, -1, 1, 1))
 
 
 # Of the six maps of SSD300 (arXiv 1512.02325, section 3.1): boxes at each place, their sizes as shares of the image of
@@ -192,19 +189,19 @@ class SSD(HybridBlock):
             nd.asarray(np.array([most])), nd.asarray(np.array([overlap], np.float32)),
             nd.asarray(np.array([least], np.float32)),
         ).asnumpy()  # fmt: skip
-        made, sure = [], chances.asnumpy()
+        detected, sure = [], chances.asnumpy()
         for i in range(len(boxes)):
             _, names, places = kept[kept[:, 0] == i].T
-            found = sure[i, places, names + 1]
-            order = np.argsort(-found, kind="stable")[:most]
-            made.append((boxes[i, places[order]], names[order] + 1, found[order]))
-        return made
+            chance = sure[i, places, names + 1]
+            order = np.argsort(-chance, kind="stable")[:most]
+            detected.append((boxes[i, places[order]], names[order] + 1, chance[order]))
+        return detected
 
 
 @lru_cache(maxsize=16)
 def places_of(sides: tuple[int, ...]) -> Boxes:
     """Boxes [places, 4] of six maps of these sides, row by row."""
-    made = []
+    levels = []
     for i, (side, count) in enumerate(zip(sides, PER_PLACE, strict=True)):
         small, large = SIZES[i] / 300, SIZES[i + 1] / 300
         shapes = [(small, small), ((small * large) ** 0.5,) * 2]
@@ -214,8 +211,8 @@ def places_of(sides: tuple[int, ...]) -> Boxes:
         y, x = np.meshgrid(*[(np.arange(side) + 0.5) / side] * 2, indexing="ij")
         middles = np.stack([x, y], -1).reshape(-1, 1, 2)
         halves = np.array(shapes).reshape(1, -1, 2) / 2
-        made.append(np.concatenate([middles - halves, middles + halves], -1).reshape(-1, 4))
-    boxes: Boxes = np.clip(np.concatenate(made), 0, 1).astype(np.float32)
+        levels.append(np.concatenate([middles - halves, middles + halves], -1).reshape(-1, 4))
+    boxes: Boxes = np.clip(np.concatenate(levels), 0, 1).astype(np.float32)
     boxes.flags.writeable = False
     return boxes
 

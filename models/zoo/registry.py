@@ -156,17 +156,17 @@ def get(
     With weights for other `classes`, the head waits for `initialize()`. Raises InputError for names and options that
     there are none of, and for weights that do not fit, ModelError for files that cannot be read.
     """
-    found = model(name)
-    takes = found.takes
+    entry = model(name)
+    takes = entry.takes
     if unknown := [n for n in options if n not in takes]:
         raise InputError(
             f"{name} has no option {', '.join(map(repr, unknown))}",
             where="models.get",
             hint=f"it has {', '.join(takes)}",
         )
-    net = found.build(**{**found.options, **options})
+    net = entry.build(**{**entry.options, **options})
     if weights is not None:
-        files.load(net, weights, found.names, fresh_head="classes" in options)
+        files.load(net, weights, entry.names, fresh_head="classes" in options)
     return net
 
 

@@ -63,8 +63,7 @@ class Residual(_Residual):
         for i in range(1, self._count + 1):
             y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(y))
             y = self.act(y) if i < self._count else y
-        made: Array = self.act(y + (x if self.downsample is None else self.downsample(x)))
-        return made
+        return self.act(y + (x if self.downsample is None else self.downsample(x)))
 
 
 class PreResidual(_Residual):
@@ -86,21 +85,20 @@ class PreResidual(_Residual):
         y = self.conv1(first)
         for i in range(2, self._count + 1):
             y = getattr(self, f"conv{i}")(self.act(getattr(self, f"norm{i}")(y)))
-        made: Array = y + around
-        return made
+        return y + around
 
 
 def _stages(kind: type[Any], inputs: int, depths: Sequence[int], bottleneck: bool, width: float) -> tuple[Any, int]:
     """The four stages, as chains of blocks, and the channels that they end in."""
-    made = []
+    stages = []
     for stage, (count, size) in enumerate(zip(depths, CHANNELS, strict=True)):
         blocks = nn.HybridSequential()
         for i in range(count):
             block = kind(inputs, narrowed(size, width), 2 if stage and not i else 1, bottleneck)
             blocks.add(block)
             inputs = block.channels
-        made.append(blocks)
-    return made, inputs
+        stages.append(blocks)
+    return stages, inputs
 
 
 def _stem(channels: int, outputs: int, small_images: bool) -> tuple[HybridBlock, HybridBlock]:
@@ -137,8 +135,7 @@ class ResNet(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         x = self.maxpool(self.act(self.bn1(self.conv1(x))))
-        made: Array = self.fc(mean(self.layer4(self.layer3(self.layer2(self.layer1(x))))))
-        return made
+        return self.fc(mean(self.layer4(self.layer3(self.layer2(self.layer1(x))))))
 
 
 class ResNetV2(HybridBlock):
@@ -166,8 +163,7 @@ class ResNetV2(HybridBlock):
         self.head = Chain(fc=nn.Dense(classes, in_units=size))
 
     def forward(self, x: Array) -> Array:
-        made: Array = self.head(mean(self.act(self.norm(self.stages(self.stem(x))))))
-        return made
+        return self.head(mean(self.act(self.norm(self.stages(self.stem(x))))))
 
 
 class DenseLayer(HybridBlock):
@@ -216,5 +212,4 @@ class DenseNet(HybridBlock):
         self.features, self.classifier = Chain(**parts), nn.Dense(classes, in_units=size)
 
     def forward(self, x: Array) -> Array:
-        made: Array = self.classifier(mean(self.features(x)))
-        return made
+        return self.classifier(mean(self.features(x)))

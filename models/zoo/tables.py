@@ -55,5 +55,4 @@ class Factorisation(HybridBlock):
 
     def forward(self, users: Array, items: Array) -> Array:
         biases = (self.user_bias(users) + self.item_bias(items))[:, 0] + self.mean.data()
-        made: Array = nd.sum(self.user(users) * self.item(items), axis=1) + biases
-        return made
+        return nd.sum(self.user(users) * self.item(items), axis=1) + biases

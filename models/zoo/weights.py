@@ -56,8 +56,8 @@ class Names:
     def of(self, name: str) -> Iterator[Source]:
         """Yield the arrays that our weight may be made of, the most likely first."""
         for pattern, theirs, function in self.sources:
-            if found := re.fullmatch(pattern, name):
-                yield tuple(found.expand(t) for t in theirs), function
+            if match := re.fullmatch(pattern, name):
+                yield tuple(match.expand(t) for t in theirs), function
         yield (name,), _one
         for ours, other in ((".gamma", ".weight"), (".beta", ".bias")):
             if name.endswith(ours):
@@ -133,8 +133,8 @@ def load(
             raise ModelError(
                 f"no weights can be read: {error}", where=", ".join(map(str, paths)), hint="give safetensors files"
             ) from error
-        found = _matched(net, shapes, names, fresh_head, str(paths[0]))
-        for p, theirs, function in found:
+        matched = _matched(net, shapes, names, fresh_head, str(paths[0]))
+        for p, theirs, function in matched:
             value = function(*(stored[n].get_tensor(n) for n in theirs))
             p.set_data(np.ascontiguousarray(value.reshape(p.shape).astype(p.dtype, copy=False)))
 
@@ -153,7 +153,7 @@ def _matched(
     for name in shapes:
         prefix = next((p for p in names.prefixes if name.startswith(p)), "")
         bare[name.removeprefix(prefix)] = name
-    told, found, used = [], [], set()
+    told, matched, used = [], [], set()
     for name, p in net.collect_params().items():
         p.name = name
         in_head = fresh_head and bool(names.head) and re.fullmatch(names.head, name) is not None
@@ -169,7 +169,7 @@ def _matched(
         assert p.shape is not None
         alike = int(np.prod(shape)) == int(np.prod(p.shape)) and shape[:1] == p.shape[:1]
         if alike:
-            found.append((p, tuple(bare[t] for t in theirs), function))
+            matched.append((p, tuple(bare[t] for t in theirs), function))
         elif not in_head:
             told.append(f"{name!r} is {p.shape}, and the file's {theirs[0]!r} {shape}")
     unused = re.compile(names.unused or r"(?!)")
@@ -177,7 +177,7 @@ def _matched(
     if told:
         shown = [*told[:12], *([f"and {len(told) - 12} more"] if len(told) > 12 else [])]
         raise InputError("; ".join(shown), where=where, hint="give the options that the weights were made with")
-    return found
+    return matched
 
 
 __all__ = ["Names", "files_of", "load"]
