@@ -102,9 +102,8 @@ def composed(
     Inputs and outputs are named as `op` names outputs; attributes are the keywords of the rule, and `attributes`, which
     it takes by `**`. The reference is the same rule on arrays. Raises InputError as `op` does.
 
-    >>> @composed("Twice", domain="org.example", inputs=("X",))
-    ... def twice(g, xs, types):
-    ...     return g.Add(xs[0], xs[0])
+    >>> define = composed("Twice", domain="org.example", inputs=("X",))
+    >>> twice = define(lambda g, xs, types: g.Add(xs[0], xs[0]))
     >>> twice.run(Context(), [ArrayBuilder().const([1, 2])], {})
     (array([2, 4]),)
     >>> del OPS["org.example", "Twice"]
@@ -112,18 +111,18 @@ def composed(
 
     def define(rule: BodyRule) -> Op:
         def reference(k: Context, *xs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-            operands = [*xs, *[None] * (len(made.inputs) - len(xs))]
+            operands = [*xs, *[None] * (len(record.inputs) - len(xs))]
             types = [None if x is None else type_of(x, known=True) for x in operands]
             result = rule(ArrayBuilder(k), operands, types, **attrs)
             results = result if isinstance(result, tuple) else (result,)
             return tuple(y.copy() if any(y is x for x in xs) else y for y in results)
 
         reference.__doc__, reference.__module__ = rule.__doc__, rule.__module__
-        made = op(
+        record = op(
             name, since=since, domain=domain, inputs=inputs, outputs=outputs, samples=samples,
             attributes={**signature(rule)[1], **attributes}, **traits,
         )(reference)  # fmt: skip
-        made.body_rule = rule
-        return made
+        record.body_rule = rule
+        return record
 
     return define
