@@ -16,6 +16,7 @@ import numpy as np
 from ..core.composed import composed
 from ..core.rules import axis_of
 from ..core.samples import scattered
+from ..core.shapes import wide
 from ..errors import ShapeError
 from ..nn.windows import POOL
 from ..op import NO_ATTRIBUTES, OPS, REQUIRED, Builder, Op, Sample, Value, broadcast_dims
@@ -46,7 +47,8 @@ def said(g: Builder, zero: Value | None, dtype: DType) -> Value:
 
 
 def scalar(g: Builder, part: Value, kind: Any) -> Value:
-    """A scale or zero point without dims, which all opsets of DequantizeLinear take."""
+    """A scale, in float32, or zero point without dims, which all opsets of DequantizeLinear take."""
+    part = wide(g, part)
     return part if rank_of(kind) == 0 else g.Reshape(part, g.const(np.zeros(0, np.int64)))
 
 
@@ -335,7 +337,7 @@ def qgemm(
     sums = g.MatMulInteger(a, b, scalar(g, a_zero, types[2]), b_zero)
     if c is not None:
         sums = g.Add(sums, c)
-    factor = g.Mul(g.Mul(g.const(alpha, DType.FLOAT), scalar(g, a_scale, types[1])), b_scale)
+    factor = g.Mul(g.Mul(g.const(alpha, DType.FLOAT), scalar(g, a_scale, types[1])), wide(g, b_scale))
     real_sums = g.Cast(sums, to=DType.FLOAT.onnx)
     if y_scale is None:
         return g.Mul(real_sums, factor)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.composed import composed
+from ..core.shapes import wide
 from ..errors import ShapeError
 from ..op import Builder, Sample, Value
 from ..types import DType, Tensor, f32
@@ -62,8 +63,8 @@ def qattention(
         return None
     x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = xs
     sums = g.MatMulInteger(x, weight, None if x_zero is None else scalar(g, x_zero, types[6]), w_zero)
-    factor = g.Mul(scalar(g, x_scale, types[3]), w_scale)
-    projected = g.Add(g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), factor), bias)
+    factor = g.Mul(scalar(g, x_scale, types[3]), wide(g, w_scale))
+    projected = g.Add(g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), factor), wide(g, bias))
     form = [projected, None, None, mask, past, None]
     m = AttentionForm(g, form, [types[0], types[1], None, types[5], types[8], None], num_heads)
     sizes = [m.sizes[1][1] // 3] * 3

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.composed import composed
+from ..core.shapes import wide
 from ..errors import ShapeError
 from ..op import OPS, Builder, Sample, Value
 from ..quantization.quantize import dequantize_linear, quantize_linear
@@ -67,8 +68,8 @@ def check_columns(B: Tensor, *parts: Tensor | None) -> None:
 
 def scaled(g: Builder, sums: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
     """Add what makes float32 of sums of whole numbers."""
-    product = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), g.Mul(a_scale, b_scale))
-    return product if bias is None else g.Add(product, bias)
+    product = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), g.Mul(a_scale, wide(g, b_scale)))
+    return product if bias is None else g.Add(product, wide(g, bias))
 
 
 # The quantisation tool writes these where the standard ones of the model's opset lack an element type.
