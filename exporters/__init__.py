@@ -62,12 +62,14 @@ def save_onnx(
     standard: bool = False,
     external_data: Literal["auto", "always", "never"] = "auto",
     threshold: int = 1024,
+    location: str = "",
 ) -> None:
     """Write the graph as an ONNX file (see `to_onnx`), checked by onnx before it replaces what is there.
 
     Weights of at least `threshold` bytes go to a second file beside it (`<name>.<digest>.data`) if `external_data` is
     "always", or if it is "auto" and the weights are too large for a protobuf. A failed or interrupted call leaves the
-    former file as it was; data files of former calls are removed after a successful one.
+    former file as it was; data files of former calls are removed after a successful one. A file name given as
+    `location` is that of the second file: one that is there is replaced before the model is.
 
     Raises UnsupportedModel where ONNX, the opset or the IR version cannot express the graph, ModelError if onnx refuses
     the result or the file cannot be written.
@@ -82,4 +84,5 @@ def save_onnx(
         standard=standard,
         external_data=external_data,
         threshold=threshold,
+        location=location,
     )

@@ -59,11 +59,12 @@ class DataFile:
         self._digest.update(data)
         self._size += len(data)
 
-    def finish(self, model: onnx.ModelProto, name: str) -> str:
-        """Close the file and write its final name into the model; returns that name (empty if nothing was stored)."""
+    def finish(self, model: onnx.ModelProto, name: str, given: str) -> str:
+        """Close the file and write its final name into the model, the `given` one or one of the model's `name`; returns
+        that name (empty if nothing was stored)."""
         if not self._size:
             return ""
-        location = f"{name}.{self._digest.hexdigest()}.data"
+        location = given or f"{name}.{self._digest.hexdigest()}.data"
         for graph in _proto_graphs(model.graph):
             for stored in graph.initializer:
                 if stored.data_location == onnx.TensorProto.EXTERNAL:
@@ -93,9 +94,13 @@ def save(
     standard: bool,
     external_data: Literal["auto", "always", "never"],
     threshold: int,
+    location: str,
 ) -> None:
     """See `mezzo.exporters.save_onnx`."""
     check_graph(graph)
+    given = location
+    if given and os.path.basename(given) != given:
+        raise ModelError(f"location={given!r}", where="save_onnx", hint="give the name of a file without a folder")
     if external_data not in ("auto", "always", "never"):
         raise ModelError(f"external_data={external_data!r}", where="save_onnx", hint="give auto, always or never")
     target = Path(os.path.realpath(path))
@@ -112,7 +117,7 @@ def save(
         try:
             store = data.store if data else tensor
             model = to_model(graph, opset=opset, ir_version=ir_version, standard=standard, store=store)
-            location = data.finish(model, target.name) if data else ""
+            location = data.finish(model, target.name, given) if data else ""
             known = not location or (target.parent / location).exists()
             if data and location:
                 os.replace(data.temporary, target.parent / location)

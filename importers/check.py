@@ -16,21 +16,34 @@ from ..ops.errors import ModelError
 from ..ops.types import Tensor
 from .source import EXPORT_AGAIN, ProtobufError, Source
 from .types import type_from
-from .walk import EARLY, attribute_tensors, bodies, domain_of, opsets_of
+from .walk import EARLY, attribute_tensors, bodies, domain_of, opsets_of, tensors
 
 SMALL = 1024  # elements: what shape inference may want to read
 
 
-def check(source: Source) -> None:
-    """Let onnx.checker judge the model; ModelError tells what it says."""
+def check(source: Source, *, changed: bool = False) -> None:
+    """Let onnx.checker judge the model, which may have `changed` since it was read; ModelError tells what it says."""
     opset = opsets_of(source.model).get("", 0)
     foreign = any(_foreign(n, opset) for n in _all_nodes(source.model.graph))
-    shapeless = [o.name for o in source.model.graph.output if _shapeless(o) or _typeless(o)]
+    ports = [*source.model.graph.input, *source.model.graph.output]
+    shapeless = [p.name for p in ports if any(_shapeless(p.type)) or _typeless(p)]
+    early = source.model.ir_version < INITIALIZERS_APART
+    external = any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors(source.model.graph))  # see survey.py
     borrowed = any(map(_borrowed, _all_bodies(source.model.graph.node)))
-    copied = not source.path or source.weights is not None or foreign or shapeless or borrowed
+    copied = (
+        not source.path
+        or source.weights is not None
+        or foreign
+        or shapeless
+        or borrowed
+        or early
+        or external
+        or changed
+    )
     try:
         if copied:
             light = without_weights(source.model, nested=True)
+            light.ir_version = max(light.ir_version, INITIALIZERS_APART)
             for node in _all_nodes(light.graph) if foreign else ():
                 if _foreign(node, opset):
                     node.domain = PASSED_OVER
@@ -40,8 +53,9 @@ def check(source: Source) -> None:
                 _own_outputs(body)
             for output in filter(_typeless, light.graph.output):
                 output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-            for output in filter(_shapeless, light.graph.output):
-                output.type.tensor_type.shape.SetInParent()
+            for port in (*light.graph.input, *light.graph.output):
+                for tensor in _shapeless(port.type):
+                    tensor.shape.SetInParent()
             onnx.checker.check_model(light)
         else:
             onnx.checker.check_model(str(source.path))
@@ -57,11 +71,23 @@ def check(source: Source) -> None:
 PASSED_OVER = "mezzo.foreign"  # the checker lets nodes of domains that it does not know alone
 
 
-def _shapeless(output: onnx.ValueInfoProto) -> bool:
-    """True for a tensor of unknown rank, which the checker refuses among outputs: ONNX has no other way to say that
-    only the run will tell (a Squeeze without axes, a Reshape to a computed shape), and runtimes take it."""
-    kind = output.type
-    return kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape")
+# Before this version of the format a graph's initializers had to be among its inputs, too. Not all exporters kept to
+# it, and runtimes never minded.
+INITIALIZERS_APART = 4
+
+
+def _shapeless(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor]:
+    """The tensors of unknown rank in a type, which the checker refuses among inputs and outputs: ONNX has no other way
+    to say that only the run will tell (a Squeeze without axes, a Reshape to a computed shape), and runtimes take it."""
+    match kind.WhichOneof("value"):
+        case "tensor_type" if not kind.tensor_type.HasField("shape"):
+            yield kind.tensor_type
+        case "sequence_type":
+            yield from _shapeless(kind.sequence_type.elem_type)
+        case "optional_type":
+            yield from _shapeless(kind.optional_type.elem_type)
+        case "map_type":
+            yield from _shapeless(kind.map_type.value_type)
 
 
 def _typeless(output: onnx.ValueInfoProto) -> bool:

@@ -17,7 +17,7 @@ from .check import check, inferred_types
 from .operators import operator_uses
 from .source import Source, read
 from .survey import Findings, measured, survey
-from .tensors import TensorReader
+from .tensors import ExternalData, TensorReader
 from .uses import OperatorUse
 from .walk import functions_of
 
@@ -38,19 +38,22 @@ def load(
     folder: Path | None = None,
     *,
     mapped: bool = False,
+    data: ExternalData | None = None,
 ) -> Graph:
-    """See `mezzo.importers.load_onnx`; `folder` has the external data of a model that is no file. The large weights of
-    a `mapped` file are views of it, at any addresses; for those who only plan programs from them."""
+    """See `mezzo.importers.load_onnx`; `folder` has the external data of a model that is no file, `data` those that are
+    given. The large weights of a `mapped` file are views of it, at any addresses; for those who only plan programs from
+    them."""
     with closing(read(source, budget, folder)) as found:
         if found.weights is not None:
             found.weights.mapped = mapped
-        return _loaded(found, budget)
+        return _loaded(found, budget, data or ExternalData())
 
 
-def _loaded(found: Source, budget: Budget) -> Graph:
-    reader = TensorReader(found.name, found.folder, budget, found.weights)
+def _loaded(found: Source, budget: Budget, data: ExternalData) -> Graph:
+    reader = TensorReader(found.name, found.folder, budget, found.weights, found.home)
+    data.put_in(found.model.graph, reader)
     survey(found, reader, budget).report(found.name)
-    check(found)
+    check(found, changed=bool(data.values or data.files))
     build = Build(found.model, found.name, reader, cache(partial(inferred_types, found.model)))
     graph = build.build()
     declined = Findings(unsupported=[(f"{where}: {reason}", "") for where, reason in build.declined])

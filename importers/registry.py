@@ -6,13 +6,16 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MezzoError, ModelError
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.ir.graph import Graph
+
+if TYPE_CHECKING:
+    from .tensors import ExternalData
 
 Source = str | os.PathLike[str] | bytes
 HEAD = 64  # bytes of a file that tell its format
@@ -57,10 +60,17 @@ def register_importer(
     return importer
 
 
-def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None = None, mapped: bool = False) -> Graph:
+def load_graph(
+    source: Any,
+    *,
+    budget: Budget | None = None,
+    folder: Path | None = None,
+    mapped: bool = False,
+    data: ExternalData | None = None,
+) -> Graph:
     """Read a model file of any format: a path, the bytes of a file, or an `onnx.ModelProto`. `folder` has the external
-    data of ONNX models that are no files; those of a file are in its own. `mapped` lets the weights of an ONNX file
-    stay in it (see runtime/memory/model_file.py).
+    data of ONNX models that are no files; those of a file are in its own, but for `data` that are given. `mapped` lets
+    the weights of an ONNX file stay in it (see runtime/memory/model_file.py).
 
     Raises ModelError for malformed files, UnsupportedModel for what is not carried, BudgetError beyond a limit.
     """
@@ -72,7 +82,7 @@ def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None
             return _read(importer, source, budget or Budget())
     from .load import load
 
-    return load(source, budget or Budget(), folder, mapped=mapped)
+    return load(source, budget or Budget(), folder, mapped=mapped, data=data)
 
 
 def _read(importer: Importer, source: Source, budget: Budget) -> Graph:

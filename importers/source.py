@@ -36,6 +36,12 @@ class Source:
         folder = self.beside if self.path is None else self.path.parent
         return None if folder is None else Path(os.path.realpath(folder))
 
+    @property
+    def home(self) -> Path | None:
+        """The folder of the file itself, where the path is a link to it; else None."""
+        home = None if self.path is None else Path(os.path.realpath(self.path)).parent
+        return None if home == self.folder else home
+
     def close(self) -> None:
         """Close the file that weights are read from."""
         if self.weights is not None:

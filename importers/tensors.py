@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field
@@ -41,12 +42,14 @@ _FIELDS = {
 @dataclass(slots=True)
 class TensorReader:
     """Reader of the tensors of one model. `folder` is where external data may be; None allows none. `weights` are those
-    that stayed in the model's file."""
+    that stayed in the model's file. Where the model is a link, its external data may be links to files beside it, or
+    below, in its `home`: Hugging Face's cache has all files as such."""
 
     name: str
     folder: Path | None
     budget: Budget
     weights: StoredWeights | None = None
+    home: Path | None = None
     _files: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, np.ndarray[Any, Any]])
 
     def read(self, tensor: TensorProto) -> np.ndarray[Any, Any]:
@@ -170,7 +173,14 @@ class TensorReader:
         folder = self.folder
         if folder is None:
             return {}
-        return {at: names for at, names in wanted.items() if stays(at) and not os.path.lexists(folder / at)}
+        return {at: names for at, names in wanted.items() if self._absent(at, folder)}
+
+    def _absent(self, location: str, folder: Path) -> bool:
+        return location not in self._files and stays(location) and not os.path.lexists(folder / location)
+
+    def give(self, location: str, data: Any) -> None:
+        """Take the bytes of a file of external data from memory."""
+        self._files[location] = np.frombuffer(data, np.uint8)
 
     def external(self, tensor: TensorProto, dtype: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """The mapped bytes of a tensor whose data lie in another file."""
@@ -204,7 +214,7 @@ class TensorReader:
                 where=where,
                 hint="load the model by its path, or put the weights into it",
             )
-        path = inside(self.folder, location, where)
+        path = inside(self.folder, location, where, self.home)
         try:
             # The last step must not be a link either: it may have been put there since the path was resolved.
             opened = open_regular(path, follow=False)
@@ -228,15 +238,41 @@ class TensorReader:
         return self._files[location]
 
 
-def inside(folder: Path, location: str, where: str) -> str:
-    """The real path of a file of external data; ModelError if it leaves the folder of the model."""
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """External data that are given in the place of files: values of initializers by their names, and whole files by
+    theirs. What no initializer asks for changes nothing."""
+
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    files: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def put_in(self, graph: onnx.GraphProto, reader: TensorReader) -> None:
+        """Let the initializers of a graph have these. Raises ModelError for a value of another type."""
+        for location, content in self.files.items():
+            reader.give(location, content)
+        for tensor in graph.initializer:
+            if tensor.name not in self.values or tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            if reader.stored(tensor) is not None:
+                continue
+            dtype, dims = reader.declared(tensor)
+            array = np.asarray(self.values[tensor.name])
+            if (DType.of(array.dtype), array.shape) != (dtype, dims):
+                text = f"the value that is given for it is {DType.of(array.dtype)}{[*array.shape]}"
+                hint = f"give {dtype}{[*dims]}"
+                raise ModelError(text, where=reader.where(tensor), hint=hint)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def inside(folder: Path, location: str, where: str, home: Path | None = None) -> str:
+    """The real path of a file of external data; ModelError if it leaves the folder of the model, and its `home`."""
     hint = "keep the files of external data in the folder of the model"
     if not location or "\0" in location:
         raise ModelError(f"{location!r} is no file name of external data", where=where, hint=hint)
     if not stays(location):
         raise ModelError(f"its external data {location!r} lie outside of the model's folder", where=where, hint=hint)
     real = os.path.realpath(folder / location)
-    if os.path.commonpath([real, folder]) != str(folder) or real == str(folder):
+    if not any(os.path.commonpath([real, root]) == str(root) != real for root in (folder, home) if root is not None):
         raise ModelError(
             f"its external data {location!r} lead to {real}, outside of the model's folder", where=where, hint=hint
         )

@@ -55,6 +55,7 @@ def exemplar(name: str) -> Any:
         "InferenceSession": lambda: session,
         "ModelMetadata": session.get_modelmeta,
         "NodeArg": lambda: session.get_inputs()[0],
+        "OrtArenaCfg": lambda: ours.OrtArenaCfg({}),
         "OrtDevice": lambda: ours.OrtDevice.make("cpu", 0),
         "OrtEpAssignedNode": lambda: ours.OrtEpAssignedNode("name", "", "Relu"),
         "OrtEpAssignedSubgraph": lambda: ours.OrtEpAssignedSubgraph("CPUExecutionProvider", ()),

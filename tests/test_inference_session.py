@@ -101,7 +101,7 @@ def test_what_is_not_here_is_a_warning_and_the_next_provider(no_gpu: None) -> No
 # providers, their options, what the error says, whether ONNX Runtime's is a ValueError
 REFUSED: dict[str, tuple[Any, Any, str, bool]] = {
     "unknown": (["CUDAExecutionProvide"], None, "did you mean 'CUDAExecutionProvider'", False),
-    "unknown behind": ([CPU, "nothing"], None, "there is no provider 'nothing'", False),
+    "unknown behind": ([CPU, "nothing"], None, "Unknown Provider Type: nothing", False),
     "a string": (CPU, None, "is no list", False),
     "a set": ({CPU}, None, "is no list", True),
     "a number": ([3], None, "neither a name nor a pair", True),

@@ -160,9 +160,8 @@ def test_entries_are_done_or_refused() -> None:
     assert made.session._options.precision == "fp32"
     assert made.session._seats.most == 1
     made.run(None, {"image": held_out().inputs[:1]})
-    ((name, nodes),) = [(s.ep_name, s.get_nodes()) for s in made.get_provider_graph_assignment_info()]
-    assert name == "CPUExecutionProvider"
-    assert len(nodes) == len(made.session.program.steps)
+    found = [(s.ep_name, len(s.get_nodes())) for s in made.get_provider_graph_assignment_info()]
+    assert found == [("CPUExecutionProvider", 1)] * len(made.session.graph.nodes)
     for entry in (("session.intra_op.allow_spinning", "0"), ("mezzo.max_memory", "much"), ("what", "ever")):
         with pytest.raises(ArgumentError, match="would be ignored") as caught:
             given.add_session_config_entry(*entry)
@@ -217,8 +216,7 @@ def test_names_of_numbers_and_optimisers_by_name() -> None:
     ours.InferenceSession(digits_model(), disabled_optimizers=[], read_config_from_model=0)
     with pytest.raises(ValueError, match="ConstantFolding would be ignored"):
         ours.InferenceSession(digits_model(), disabled_optimizers=["ConstantFolding"])
-    with pytest.raises(ValueError, match="a file holds would be ignored"):
-        ours.InferenceSession(digits_model(), read_config_from_model=True)
+    ours.InferenceSession(digits_model(), read_config_from_model=True)
 
 
 def test_profiles_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,14 +317,14 @@ def test_options_of_a_session_are_those_it_was_made_with() -> None:
     with pytest.warns(UserWarning, match="SessionOptions have providers too"):
         ours.InferenceSession(MODEL, given, ["CPUExecutionProvider"])
     given.add_provider("Nope", {})
-    with pytest.raises(ArgumentError, match="there is no provider 'Nope'"):
+    with pytest.raises(ArgumentError, match="Unknown Provider Type: Nope"):
         ours.InferenceSession(MODEL, given)
 
 
 def test_a_session_whose_new_providers_are_refused_stays() -> None:
     session = ours.InferenceSession(MODEL)
     want = session.run(None, {"x": X})
-    with pytest.raises(ArgumentError, match="there is no provider"):
+    with pytest.raises(ArgumentError, match="Unknown Provider Type"):
         session.set_providers(["Nope"])
     assert same(session.run(None, {"x": X}), want)
     assert session.get_providers() == ["CPUExecutionProvider"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from mezzo.models.digits import digits_model
 
+from .onnxruntime_differs import DIFFERS, MODULES, SPARSE, reason
 from .peers import peer
 
 
@@ -183,23 +185,51 @@ def test_packages_answer_the_same(package: str) -> None:
     assert mine.strip()
 
 
+# Runs the tests of a module, and prints how each has ended.
 RUNNER = """
 import json, sys, unittest
 sys.path.insert(0, "")
-found = unittest.TestResult()
-unittest.defaultTestLoader.loadTestsFromName(sys.argv[1]).run(found)
-bad = {str(test): trace for test, trace in [*found.failures, *found.errors]}
-print(json.dumps([found.testsRun, bad]))
+
+class Told(unittest.TestResult):
+    def __init__(self):
+        super().__init__()
+        self.ends = {}
+    def end(self, test, how, why=""):
+        test = getattr(test, "test_case", test).id()
+        if self.ends.get(test, ["passed"])[0] != "failed":
+            self.ends[test] = [how, why]
+    def addSuccess(self, test):
+        self.end(test, *self.ends.get(test.id(), ["passed"]))
+    def addSkip(self, test, reason):
+        self.end(test, "skipped", reason)
+    def addFailure(self, test, error):
+        self.end(test, "failed", self._exc_info_to_string(error, test))
+    addError = addFailure
+    def addSubTest(self, test, part, error):
+        if error is not None:
+            self.addFailure(test, error)
+
+told = Told()
+try:
+    unittest.defaultTestLoader.loadTestsFromName(sys.argv[1]).run(told)
+except ImportError as error:
+    told.ends[sys.argv[1]] = ["failed", str(error)]
+print(json.dumps(told.ends))
 """
-REFUSALS = ("would be ignored", "this is not built", "ArgumentError", "UnsupportedModel", "UnsupportedGraph")
+Ends = dict[str, tuple[str, str]]  # by a test: passed, skipped or failed, and why
 
 
-def own_tests(folder: str, module: str) -> tuple[int, dict[str, str]]:
-    """How many tests of a module of ONNX Runtime's ran, and those that fail for another reason than a refusal."""
+def own_tests(folder: Path, module: str, *, ours: bool) -> Ends:
+    """How the tests of a module of ONNX Runtime's end on our sessions, or on its own."""
     path = os.pathsep.join(filter(None, (*sys.path, os.environ.get("PYTHONPATH", ""))))
-    told = in_its_place(RUNNER, module, cwd=folder, env={**os.environ, "PYTHONPATH": path})
-    count, bad = json.loads(told.strip().splitlines()[-1])
-    return count, {test: trace for test, trace in bad.items() if not any(r in trace for r in REFUSALS)}
+    said = in_its_place(RUNNER, module, shim=ours, cwd=folder, env={**os.environ, "PYTHONPATH": path})
+    return {test: (how, why) for test, (how, why) in json.loads(said.strip().splitlines()[-1]).items()}
+
+
+def differing(mine: Ends, theirs: Ends) -> dict[str, str]:
+    """The tests that pass on ONNX Runtime, and on ours do not, with what was said there."""
+    passed = [test for test, (how, _) in theirs.items() if how == "passed"]
+    return {test: mine.get(test, ("", "it was not run"))[1] for test in passed if mine.get(test, ("",))[0] != "passed"}
 
 
 def test_tests_of_others_are_run_on_ours(tmp_path: Path) -> None:
@@ -207,21 +237,51 @@ def test_tests_of_others_are_run_on_ours(tmp_path: Path) -> None:
         "import unittest, onnxruntime as ort\n"
         "class Told(unittest.TestCase):\n"
         "    def test_ours(self): self.assertIn('mezzo', ort.get_build_info())\n"
-        "    def test_refused(self): ort.SessionOptions().register_custom_ops_library('x')\n"
+        "    def test_skipped(self): self.skipTest('not here')\n"
         "    def test_wrong(self): self.assertEqual(ort.get_device(), 'TPU')\n"
+        "    def test_parts(self):\n"
+        "        for n in range(3):\n"
+        "            with self.subTest(n=n): self.assertNotEqual(n, 1)\n"
     )
-    count, bad = own_tests(str(tmp_path), "told_test")
-    assert count == 3
-    assert [test.partition(" ")[0] for test in bad] == ["test_wrong"]
+    (tmp_path / "absent_test.py").write_text("from onnxruntime import datasets\n")
+    ends = own_tests(tmp_path, "told_test", ours=True)
+    assert {test.rpartition("_")[2]: how for test, (how, _) in ends.items()} == {
+        "ours": "passed",
+        "skipped": "skipped",
+        "wrong": "failed",
+        "parts": "failed",
+    }
+    theirs = dict.fromkeys(ends, ("passed", "")) | {"told_test.Told.test_absent": ("passed", "")}
+    found = differing(ends, theirs)
+    assert [test.rpartition("_")[2] for test in found] == ["parts", "skipped", "wrong", "absent"]
+    assert "1 == 1" in found["told_test.Told.test_parts"]
+    (how, why), *_ = own_tests(tmp_path, "absent_test", ours=True).values()
+    assert (how, "datasets" in why) == ("failed", True)
+
+
+def test_reasons_are_of_tests_that_are_run() -> None:
+    assert all(name.partition(".")[0] in MODULES and why for name, why in DIFFERS.items())
+    assert reason("onnxruntime_test_python_sparse_matmul.TestSparseToDenseMatmul.test_any") == SPARSE
+    assert reason("onnxruntime_test_python.TestInferenceSession.test_run_model") is None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the folder that ORT_TESTS names, into which its tests write: onnxruntime/test/python of ONNX Runtime's
+    repository, with the models of onnxruntime/test/testdata in a folder testdata inside."""
+    peer("onnxruntime")
+    named = os.environ.get("ORT_TESTS")
+    if not named:
+        pytest.xfail("ORT_TESTS names no folder with ONNX Runtime's own tests")
+    return Path(shutil.copytree(named, tmp_path_factory.mktemp("ort") / "tests"))
 
 
 @pytest.mark.soak
-def test_onnxruntimes_own_tests() -> None:
-    """Those of its Python API, from the folder that ORT_TESTS names: onnxruntime/test/python of its repository, with
-    the models of onnxruntime/test/testdata in a folder testdata inside."""
-    folder = os.environ.get("ORT_TESTS")
-    if not folder:
-        pytest.xfail("ORT_TESTS names no folder with ONNX Runtime's own tests")
-    count, bad = own_tests(folder, "onnxruntime_test_python")
-    assert count
-    assert not bad
+@pytest.mark.parametrize("module", MODULES)
+def test_onnxruntimes_own_tests(module: str, folder: Path) -> None:
+    """Those of its Python API end as on ONNX Runtime, but for those in `DIFFERS`, which all do end otherwise."""
+    mine, theirs = (own_tests(folder, module, ours=ours) for ours in (True, False))
+    found = differing(mine, theirs)
+    assert not {test: why[-2000:] for test, why in found.items() if reason(test) is None}
+    stale = [name for name in DIFFERS if name.partition(".")[0] == module]
+    assert [name for name in stale if not any(f"{test}.".startswith(f"{name}.") for test in found)] == []

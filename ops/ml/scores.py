@@ -66,8 +66,9 @@ def transform(scores: Array, name: str) -> Array:
 
 
 def both_classes(score: Array, name: str, *, shares: bool) -> Array:
-    """Scores [n, 2] of two classes that one score [n] tells apart. `shares`: it is a share of 1, and stays one."""
-    if shares:
+    """Scores [n, 2] of two classes that one score [n] tells apart. `shares`: it is a share of 1, and stays one, but for
+    the logistic function, which makes one of any number."""
+    if shares and name != "LOGISTIC":
         both = np.stack([1 - score, score], 1)
         return transform(both, name) if name == "PROBIT" else both
     return transform(np.stack([-score, score], 1), name)

@@ -255,6 +255,7 @@ def _(X: Tensor, **attrs: Any) -> Tensor:
                 {"post_transform": "LOGISTIC"},
                 {"base_values": (0.75,)},
                 {"class_weights": (0.25, 0.5, 0.125, 0.5, 0.125)},
+                {"class_weights": (0.25, 0.5, 0.125, 0.5, 0.125), "post_transform": "LOGISTIC"},
             )
         ),
         Sample([X], _small("class", class_ids=(0, 1, 1, 0, 1), classlabels_int64s=(0, 1), base_values=(0.5, -0.5)), 2),

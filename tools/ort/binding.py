@@ -25,7 +25,8 @@ def _at(address: int, kind: Any, shape: Sequence[int]) -> Array:
     """The array at an address, which its owner keeps alive."""
     dtype, sizes = element_type(kind), [int(n) for n in shape]
     if dtype is DType.STRING or address == 0:
-        raise ArgumentError(f"{dtype}{sizes} at {address:#x}", where="IOBinding", hint="give memory that holds numbers")
+        text = f"Only binding non-string Tensors is possible: {dtype}{sizes} at {address:#x}"
+        raise ArgumentError(text, where="IOBinding", hint="give memory that holds numbers")
     count = int(np.prod(sizes, dtype=np.int64))
     held = (ctypes.c_uint8 * (count * dtype.numpy.itemsize)).from_address(address)
     return np.ctypeslib.as_array(held).view(dtype.numpy).reshape(sizes)

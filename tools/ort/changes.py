@@ -1,9 +1,12 @@
-"""Changes that SessionOptions ask of a model: sizes of named dims, other values of initializers; and the model that is
-written after the passes."""
+"""Changes that SessionOptions ask of a model: sizes of dims, other values of initializers; options that a model has for
+its sessions; and the model that is written after the passes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...exporters import save_onnx
 from ...ops import Tensor
@@ -11,13 +14,26 @@ from ...ops.errors import ArgumentError
 from ...ops.types import type_of
 from ...runtime.execution.session import Session
 from ...runtime.ir.graph import Graph, Node
+from .entries import EXTERNAL_FILE, EXTERNAL_SIZE
+from .errors import opening
 from .values import OrtValue
 
+if TYPE_CHECKING:
+    from ...ops.budget import Budget
+    from .options import SessionOptions
 
-def changed(graph: Graph, dims: Mapping[str, int], initializers: Mapping[str, OrtValue]) -> Graph:
-    """The graph with these sizes and values. Raises ArgumentError for names that it does not have, and for values of
-    another type."""
-    return _valued(_sized(graph, dims), initializers)
+
+def changed(source: Any, said: SessionOptions, budget: Budget | None, folder: Path | None) -> Graph:
+    """The graph of a model with what was said of its sizes and values; `folder` has the external data of one that is
+    no file. Raises ArgumentError for names that it does not have, and for values of another type; and as `load`
+    does."""
+    from ...importers import load_graph
+    from ...importers.tensors import ExternalData
+
+    values = {name: value.numpy() for name, value in said.initializers.items()}
+    data = ExternalData(values, said.files)
+    graph = load_graph(source, budget=budget, folder=folder, mapped=True, data=data)
+    return _valued(_meant(source, _sized(graph, said.dims), said.meanings), said.initializers)
 
 
 def _sized(graph: Graph, dims: Mapping[str, int]) -> Graph:
@@ -40,6 +56,71 @@ def _sized(graph: Graph, dims: Mapping[str, int]) -> Graph:
     return graph.but(types={n: t for n, t in types.items() if n in inputs or n not in _made(graph)})
 
 
+def _meant(source: Any, graph: Graph, meanings: Mapping[str, int]) -> Graph:
+    """The graph with the sizes of dims that an ONNX file gives these meanings."""
+    if not meanings:
+        return graph
+    import onnx
+
+    with opening():
+        proto = _parsed(onnx, source)
+    types, met = dict(graph.types), set[str]()
+    for port in proto.graph.input:
+        known, dims = types.get(port.name), port.type.tensor_type.shape.dim
+        if not isinstance(known, Tensor) or known.dims is None or len(known.dims) != len(dims):
+            continue
+        met.update(d.denotation for d in dims if d.denotation)
+        types[port.name] = known.of(
+            [n if isinstance(n, int) else meanings.get(d.denotation, n) for n, d in zip(known.dims, dims, strict=True)]
+        )
+    unknown = meanings.keys() - met
+    if unknown:
+        raise ArgumentError(
+            f"no input has a dim that means {', '.join(map(repr, sorted(unknown)))}",
+            where="SessionOptions.add_free_dimension_override_by_denotation",
+            hint=f"they mean {', '.join(sorted(met)) or 'nothing'}",
+        )
+    inputs = set(graph.inputs)
+    return graph.but(types={n: t for n, t in types.items() if n in inputs or n not in _made(graph)})
+
+
+def _parsed(onnx: Any, source: Any) -> Any:
+    """The protobuf of a model, without its external data."""
+    return (
+        onnx.load_model_from_string(source)
+        if isinstance(source, bytes)
+        else onnx.load_model(source, load_external_data=False)
+    )
+
+
+# Options that a model may have for its sessions, in JSON under this key of its metadata; threads and levels as numbers.
+CONFIG = "ort_config"
+
+
+def configured(metadata: Mapping[str, str], said: SessionOptions) -> None:
+    """Set the options that a model's metadata have, which others were not given for. Raises ArgumentError for what is
+    none."""
+    text = metadata.get(CONFIG)
+    if text is None:
+        return
+    where = f"{CONFIG} in the model's metadata"
+    try:
+        given = json.loads(text)["session_options"]
+        pairs = dict(given).items()
+    except (ValueError, TypeError, KeyError) as error:
+        hint = 'it is {"session_options": {"intra_op_num_threads": 2, ...}}'
+        raise ArgumentError(f"it cannot be read: {error}", where=where, hint=hint) from error
+    for name, value in pairs:
+        default = said._about[name].default if name in said._about else None
+        kind = type(default)
+        try:
+            setattr(said, name, kind(value) if isinstance(value, int) and default is not None else value)
+        except ValueError as error:
+            if isinstance(error, ArgumentError):
+                raise
+            raise ArgumentError(f"{name} = {value!r}", where=where, hint="leave it out") from error
+
+
 def _made(graph: Graph) -> set[str]:
     """Names of the results of nodes."""
     return {o for node in graph.nodes for o in node.outputs}
@@ -58,12 +139,16 @@ def _valued(graph: Graph, initializers: Mapping[str, OrtValue]) -> Graph:
     return graph.but(initializers={**graph.initializers, **{n: v.numpy() for n, v in initializers.items()}})
 
 
-def save_optimised(session: Session, path: str) -> None:
+def save_optimised(session: Session, path: str, entries: Mapping[str, str]) -> None:
     """Write the model as it is after the passes that need no sizes, in standard operators, with its own names of inputs
-    and outputs. Raises as `save_onnx` does."""
+    and outputs; large weights into a file that `entries` name. Raises as `save_onnx` does."""
     compiled = session.compiled(session.signature.outputs)
     graph, named = compiled.graph, dict(zip(compiled.outputs, compiled.graph.outputs, strict=True))
     copies = [Node("Identity", (value,), (name,)) for name, value in named.items() if name != value]
     types = {name: graph.types[value] for name, value in named.items()}
     made = graph.but(nodes=(*graph.nodes, *copies), outputs=compiled.outputs, types={**graph.types, **types})
-    save_onnx(made, path)
+    aside = entries.get(EXTERNAL_FILE)
+    if aside is None:
+        save_onnx(made, path)
+    else:
+        save_onnx(made, path, external_data="always", threshold=int(entries.get(EXTERNAL_SIZE, 1024)), location=aside)

@@ -88,6 +88,31 @@ class OrtMemoryInfo:
         return OrtMemoryInfo(name, allocator_type, device_id, OrtMemType.DEFAULT, mem_type, vendor_id)
 
 
+class OrtArenaCfg:
+    """Sizes by which an arena grows, in bytes; -1 says nothing. It describes: arenas are planned here."""
+
+    _names = (
+        "max_mem",
+        "arena_extend_strategy",
+        "initial_chunk_size_bytes",
+        "max_dead_bytes_per_chunk",
+        "initial_growth_chunk_size_bytes",
+        "max_power_of_two_extend_bytes",
+    )
+    __slots__ = _names
+
+    def __init__(self, first: int | Mapping[str, int], *others: int) -> None:
+        """The first four in their order, or any of them by their names. Raises ArgumentError for others."""
+        told = dict(zip(self._names, (first, *others), strict=False)) if isinstance(first, int) else dict(first)
+        count = len(others) + 1 if isinstance(first, int) else 4
+        unknown = [name for name in told if name not in self._names]
+        if unknown or count != 4 or not all(type(n) is int for n in told.values()):
+            text = f"there is no {', '.join(unknown)}" if unknown else f"{(first, *others)} are not four numbers"
+            raise ArgumentError(text, where="OrtArenaCfg", hint=f"give {{name: number}} of {', '.join(self._names)}")
+        for name in self._names:
+            setattr(self, name, told.get(name, -1))
+
+
 HOST = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
 
 

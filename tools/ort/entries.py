@@ -5,6 +5,8 @@
 | `mezzo.precision` | as `mz.load(precision=)`: auto, fp32, bf16, bf16-math, tf32, fp16 |
 | `mezzo.max_memory`, `mezzo.max_programs`, `mezzo.instances` | numbers, as `mz.load` takes them |
 | `session.model_external_initializers_file_folder_path` | the folder of the external data of a model given as bytes |
+| `session.optimized_model_external_initializers_file_name` | a file for the weights of `optimized_model_filepath` |
+| `session.optimized_model_external_initializers_min_size_in_bytes` | of how many bytes on weights go there (1024) |
 | `session.record_ep_graph_assignment_info` | 0 or 1: `get_provider_graph_assignment_info` tells it with 1 |
 | others of ONNX Runtime in `SESSION_ENTRIES` | the one value that says what is so here |
 
@@ -31,6 +33,12 @@ def _number(value: str) -> bool:
     return str(value).isascii() and str(value).isdigit() and int(value) > 0
 
 
+def _name(value: str) -> bool:
+    return isinstance(value, str) and bool(value) and os.path.basename(value) == value and value not in (".", "..")
+
+
+EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
+EXTERNAL_SIZE = "session.optimized_model_external_initializers_min_size_in_bytes"
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 SESSION_ENTRIES: Mapping[str, tuple[Check, str]] = {  # what each may be, and the hint for what it may not
     "mezzo.precision": (
@@ -41,6 +49,8 @@ SESSION_ENTRIES: Mapping[str, tuple[Check, str]] = {  # what each may be, and th
     "mezzo.max_programs": (_number, "give a number"),
     "mezzo.instances": (_number, "give a number"),
     EXTERNAL_FOLDER: (os.path.isdir, "give a folder that is there"),
+    EXTERNAL_FILE: (_name, "give the name of a file without a folder"),
+    EXTERNAL_SIZE: (_number, "give a number of bytes"),
     "session.record_ep_graph_assignment_info": (_one_of("0", "1"), "0 or 1"),
     "session.load_model_format": (_one_of("ONNX"), "models are ONNX files (or .mezzo, told by how they begin)"),
     "session.strict_shape_type_inference": (_one_of("1"), "a model whose shapes do not fit is always refused"),
@@ -85,7 +95,8 @@ class Entries:
     def get(self, key: str, where: str) -> str:
         """Raises ArgumentError for an entry that was not set."""
         if key not in self.given and key not in self.hints:
-            raise ArgumentError(f"there is no entry {key!r}", where=where, hint="set it before")
+            text = f"{where.partition('.')[0]} does not have configuration with key: {key}"
+            raise ArgumentError(text, where=where, hint="set it before")
         return self.given[key] if key in self.given else self.hints[key]
 
     def number(self, key: str) -> int | None:

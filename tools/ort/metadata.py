@@ -42,13 +42,26 @@ class ModelMetadata:
     version: int
 
 
+def said_by(source: str | os.PathLike[str] | bytes) -> Mapping[str, str]:
+    """The metadata of an ONNX file; none of what is no such file."""
+    try:
+        return _of_file(source).custom_metadata_map
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _of_file(source: str | os.PathLike[str] | bytes) -> ModelMetadata:
+    """What an ONNX file says of itself. Raises OSError, ValueError or IndexError for what is none."""
+    if isinstance(source, bytes):
+        return _read(memoryview(source))
+    with open(source, "rb") as file:
+        return _read(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+
+
 def metadata_of(source: str | os.PathLike[str] | bytes, session: Session) -> ModelMetadata:
     """Return what an ONNX file says of itself; of other formats, and of a file that is gone, what the graph knows."""
     try:
-        if isinstance(source, bytes):
-            return _read(memoryview(source))
-        with open(source, "rb") as file:
-            return _read(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        return _of_file(source)
     except (OSError, ValueError, IndexError):
         graph = session.graph
         said = graph.metadata

@@ -102,6 +102,9 @@ class _Options:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._said.items())})"
 
 
+_GATHERED = ("dims", "meanings", "initializers", "files")
+
+
 class SessionOptions(_Options):
     """Options of an InferenceSession.
 
@@ -154,8 +157,6 @@ or means nothing
         **_LOGS,
     }
     _methods: ClassVar[Mapping[str, str]] = {
-        "add_free_dimension_override_by_denotation": "name the dim: add_free_dimension_override_by_name",
-        "add_external_initializers_from_files_in_memory": "give the model as a path, beside its files",
         "add_provider_for_devices": "give providers= to InferenceSession",
         "set_provider_selection_policy": "give providers= to InferenceSession",
         "set_provider_selection_policy_delegate": "give providers= to InferenceSession",
@@ -165,28 +166,35 @@ or means nothing
         "clear_ep_context_data_read_func": "models with compiled contexts are those of other providers",
     }
     dims: dict[str, int]  # sizes of named dims
+    meanings: dict[str, int]  # sizes of dims by their denotations
     initializers: dict[str, OrtValue]
+    files: dict[str, bytes]  # of external data, by their names
     providers: list[tuple[str, dict[str, str]]]
 
     def __init__(self) -> None:
         super().__init__()
-        for name, empty in (("dims", {}), ("initializers", {}), ("providers", [])):
-            object.__setattr__(self, name, empty)
+        for name in (*_GATHERED, "providers"):
+            object.__setattr__(self, name, {} if name in _GATHERED else [])
         object.__setattr__(self, "entries", Entries(SESSION_ENTRIES, "SessionOptions.add_session_config_entry"))
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - {"dims", "initializers", "providers"})
+        return sorted({*super().__dir__()} - {*_GATHERED, "providers", "changes"})
 
     def snapshot(self) -> Self:
         """A copy, which later changes do not reach."""
         made = type(self)()
         made._said.update(self._said)
-        made.dims.update(self.dims)
-        made.initializers.update(self.initializers)
+        for name in _GATHERED:
+            getattr(made, name).update(getattr(self, name))
         made.providers.extend(self.providers)
         made.entries.given.update(self.entries.given)
         made.entries.hints.update(self.entries.hints)
         return made
+
+    @property
+    def changes(self) -> bool:
+        """True if something is said of sizes or values of the model."""
+        return any(getattr(self, name) for name in _GATHERED)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Set an entry of tools/ort/entries.py. Raises ArgumentError for one that would be ignored."""
@@ -198,10 +206,11 @@ or means nothing
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Plan the dim of this name for one size, and refuse others."""
-        if not _count(size):
-            where = "SessionOptions.add_free_dimension_override_by_name"
-            raise ArgumentError(f"{size!r} is no size", where=where, hint="give a whole number")
-        self.dims[name] = size
+        self.dims[name] = _checked_size(size, "add_free_dimension_override_by_name")
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """The same for all dims of inputs that the file gives this meaning, as DATA_BATCH."""
+        self.meanings[denotation] = _checked_size(size, "add_free_dimension_override_by_denotation")
 
     def add_initializer(self, name: str, ort_value: OrtValue) -> None:
         """Give an initializer of the model another value. Raises ArgumentError if it has been given one."""
@@ -216,6 +225,21 @@ or means nothing
         """`add_initializer` for each of them."""
         for name, value in zip(names, values, strict=True):
             self.add_initializer(name, value)
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], contents: Sequence[bytes], sizes: Sequence[int]
+    ) -> None:
+        """Take files of external data from memory: the first `sizes` bytes of each, by the names that the model has for
+        them. Raises ArgumentError if fewer are there, or a name is given twice."""
+        where = "SessionOptions.add_external_initializers_from_files_in_memory"
+        for name, content, size in zip(names, contents, sizes, strict=True):
+            if not isinstance(content, (bytes, bytearray, memoryview)):
+                raise WrongType(f"a {type(content).__name__} has no bytes", where=where, hint="give bytes(...)")
+            held = memoryview(content).cast("B")
+            if not 0 <= size <= len(held) or name in self.files:
+                text = f"{size} bytes of {len(held)}" if name not in self.files else "it is given twice"
+                raise ArgumentError(f"{name!r}: {text}", where=where, hint="give each file once, with its size")
+            self.files[name] = bytes(held[:size])
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         """Try this provider after those that were added before; `providers=` of the session goes before all of them."""
@@ -263,6 +287,12 @@ class RunOptions(_Options):
     def get_run_config_entry(self, key: str) -> str:
         """An entry that was set. Raises ArgumentError, a RuntimeError, if it was not."""
         return self.entries.get(key, "RunOptions.get_run_config_entry")
+
+
+def _checked_size(size: Any, call: str) -> int:
+    if not _count(size):
+        raise ArgumentError(f"{size!r} is no size", where=f"SessionOptions.{call}", hint="give a whole number")
+    return int(size)
 
 
 def check_kind(given: Any, kind: type[_Options], where: str) -> None:

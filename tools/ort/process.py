@@ -7,6 +7,7 @@ from typing import Any
 from ...ops.errors import ArgumentError, MissingPackage
 from ...runtime.devices import device_named
 from ...runtime.version import __version__
+from .hints import overlooked
 from .providers import CPU, CUDA, KNOWN
 
 # By ONNX Runtime's names: `version` is that of the ONNX Runtime whose names docs/from-onnxruntime.md lists.
@@ -29,10 +30,12 @@ def set_seed(seed: int) -> None:
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
     """Threads of a step in sessions whose options say `use_per_session_threads = False`."""
-    if type(intra_op_num_threads) is not int or intra_op_num_threads < 0 or inter_op_num_threads not in (0, 1):
+    where, count = "set_global_thread_pool_sizes", inter_op_num_threads
+    usual = count in (0, 1) or (type(count) is int and count > 1 and overlooked(f"{where}: inter_op", count))
+    if type(intra_op_num_threads) is not int or intra_op_num_threads < 0 or not usual:
         raise ArgumentError(
             f"{intra_op_num_threads} and {inter_op_num_threads} threads",
-            where="set_global_thread_pool_sizes",
+            where=where,
             hint="give a number, and 0 or 1: steps of one run follow each other",
         )
     Process.threads = intra_op_num_threads
@@ -84,8 +87,9 @@ def disable_telemetry_events() -> None:
 
 
 def enable_telemetry_events() -> None:
-    """Refused: nothing is ever sent."""
-    raise ArgumentError("nothing is ever sent", where="enable_telemetry_events", hint="leave it out")
+    """Refused, but for programs that were not written for Mezzo: nothing is ever sent."""
+    if not overlooked("enable_telemetry_events", True):
+        raise ArgumentError("nothing is ever sent", where="enable_telemetry_events", hint="leave it out")
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: Any = None) -> None:

@@ -90,6 +90,26 @@ def _pairs(providers: Any, options: Any) -> list[Asked]:
     return [_pair(pair) for pair in zip(providers, options, strict=True)]
 
 
+def check_and_normalize_provider_args(
+    providers: Any, provider_options: Any, available_provider_names: Sequence[str]
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Names, and the options of each as texts, in either way of writing them. Warns of names that are not available,
+    and of those that are given twice.
+
+    >>> check_and_normalize_provider_args([("here", {"device_id": 1})], None, ["here"])
+    (['here'], [{'device_id': '1'}])
+    """
+    made = dict[str, dict[str, str]]()
+    for name, given in _pairs(providers, provider_options):
+        if name not in available_provider_names:
+            _warn(f"{name} is not one of {', '.join(available_provider_names)}", stacklevel=3)
+        if name in made:
+            _warn(f"{name} is given twice; its first place and options count", stacklevel=3)
+        else:
+            made[name] = {str(key): str(value) for key, value in given.items()}
+    return [*made], [*made.values()]
+
+
 def _pair(given: Any) -> Asked:
     match given:
         case str():
@@ -105,7 +125,7 @@ def _known(name: str) -> None:
 
         near = get_close_matches(name, KNOWN, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ArgumentError(f"there is no provider {name!r}", where=WHERE, hint=f"{hint}Here are {', '.join(PLACES)}")
+        raise ArgumentError(f"Unknown Provider Type: {name}", where=WHERE, hint=f"{hint}Here are {', '.join(PLACES)}")
 
 
 def _on_cpu(options: Mapping[str, Any]) -> Place:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...ops.errors import ArgumentError
+from .hints import overlooked
 
 
 class _Refused:
@@ -52,10 +53,6 @@ class ModelPackageOptions(ModelPackage):
     pass
 
 
-class OrtArenaCfg(_Refused):
-    instead = "arenas are planned; the entry mezzo.max_memory of SessionOptions limits them"
-
-
 class OrtEpContextData(_Refused):
     instead = "models with compiled contexts are those of other providers"
 
@@ -81,14 +78,19 @@ def _refuse(name: str, instead: str, *_: Any, **__: Any) -> None:
     raise ArgumentError("this is not built", where=f"onnxruntime.{name}", hint=instead)
 
 
-def create_and_register_allocator(*_: Any) -> None:
-    """Refused: arenas are planned."""
-    _refuse("create_and_register_allocator", OrtArenaCfg.instead)
+PLANNED = "arenas are planned; the entry mezzo.max_memory of SessionOptions limits them"
 
 
-def create_and_register_allocator_v2(*_: Any) -> None:
-    """Refused: arenas are planned."""
-    _refuse("create_and_register_allocator_v2", OrtArenaCfg.instead)
+def create_and_register_allocator(*given: Any) -> None:
+    """Refused, but for programs that were not written for Mezzo: arenas are planned."""
+    if not overlooked("create_and_register_allocator", [*given]):
+        _refuse("create_and_register_allocator", PLANNED)
+
+
+def create_and_register_allocator_v2(*given: Any) -> None:
+    """As `create_and_register_allocator`."""
+    if not overlooked("create_and_register_allocator_v2", [*given]):
+        _refuse("create_and_register_allocator_v2", PLANNED)
 
 
 def register_execution_provider_library(*_: Any) -> None:

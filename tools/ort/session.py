@@ -15,7 +15,7 @@ import numpy as np
 
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
-from ...ops.errors import ArgumentError, MezzoError
+from ...ops.errors import ArgumentError, InputError, MezzoError
 from ...runtime.compile.program import Port
 from ...runtime.execution.session import Session
 from ...runtime.memory.plan import Strategy
@@ -32,10 +32,12 @@ from .values import OrtValue, OrtValueVector
 if TYPE_CHECKING:
     from .binding import IOBinding
     from .devices import OrtEpDevice, OrtMemoryInfo
+    from .extension import ExtensionSession
     from .metadata import ModelMetadata, NodeArg
     from .profile import RunTimes
 
 ASSIGNMENT = "session.record_ep_graph_assignment_info"
+READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
 Callback = Callable[[list[Any], Any, str], Any]
@@ -61,14 +63,22 @@ class OrtEpAssignedSubgraph:
         return list(self.nodes)
 
 
+def _odd(value: Any) -> bool:
+    """True for a feed that no session takes as it is: a value, or an array of objects or of raw bytes."""
+    kind = value.__class__
+    return kind is OrtValue or (kind is np.ndarray and (value.dtype.hasobject or value.dtype.type is np.void))
+
+
 def _fed(value: Any) -> Any:
-    """Feed of a session: the array of a value, and texts of objects that are none, as ONNX Runtime makes them."""
+    """Feed of a session: the array of a value, and texts of objects and bytes that are none, as ONNX Runtime makes
+    them."""
     if value.__class__ is OrtValue:
         return value._value
-    if value.__class__ is not np.ndarray or not value.dtype.hasobject:
+    if not _odd(value) or value.dtype.names is not None:
         return value
     texts = np.empty(value.shape, object)
     for i, x in enumerate(value.flat):
+        x = x.tobytes() if isinstance(x, np.void) else x
         texts.flat[i] = x if isinstance(x, (str, bytes)) else str(x)
     return texts
 
@@ -96,7 +106,7 @@ class InferenceSession:
         budget: Budget | None = None,
         enable_fallback: bool | int = False,
         disabled_optimizers: Iterable[str] | None = None,
-        read_config_from_model: bool | int = False,
+        read_config_from_model: bool | int | None = None,
     ) -> None:
         """The first of `providers` that is here runs the model, the CPU where none is given: see tools/ort/providers.py
         for their options, and SessionOptions for those of the session. Warns of providers that are not here or do
@@ -115,12 +125,13 @@ class InferenceSession:
             hint = "GraphOptimizationLevel.ORT_DISABLE_ALL in SessionOptions leaves all out"
             text = f"{', '.join(disabled_optimizers)} would be ignored: our passes have other names"
             raise ArgumentError(text, where="InferenceSession(disabled_optimizers=)", hint=hint)
-        if read_config_from_model:
-            hint = "give SessionOptions"
-            text = "options that a file holds would be ignored"
-            raise ArgumentError(text, where="InferenceSession(read_config_from_model=)", hint=hint)
         self._source, self._budget = path_or_bytes, budget
         self._said = said = SessionOptions() if sess_options is None else sess_options.snapshot()
+        if os.environ.get(READ_CONFIG) == "1" if read_config_from_model is None else read_config_from_model:
+            from .changes import configured
+            from .metadata import said_by
+
+            configured(said_by(path_or_bytes), said)
         if providers and said.providers:
             said_twice()
         self._place = choose(providers or said.providers or providers, provider_options)
@@ -153,21 +164,17 @@ class InferenceSession:
             if folder is not None and not isinstance(self._source, bytes):
                 where, hint = f"SessionOptions: {EXTERNAL_FOLDER}", "leave it out: external data are beside their model"
                 raise ArgumentError(f"{folder!r} would be ignored", where=where, hint=hint)
-            if said.dims or said.initializers or folder is not None:
-                from ...importers import load_graph
+            if said.changes or folder is not None:
                 from .changes import changed
 
-                beside = None if folder is None else Path(folder)
-                graph = load_graph(self._source, budget=self._budget, folder=beside, mapped=True)
-                self.session = Session(
-                    changed(graph, said.dims, said.initializers), name=file_name(self._source), **settings
-                )
+                graph = changed(self._source, said, self._budget, None if folder is None else Path(folder))
+                self.session = Session(graph, name=file_name(self._source), **settings)
             else:
                 self.session = load(self._source, **settings)
             if said.optimized_model_filepath:
                 from .changes import save_optimised
 
-                save_optimised(self.session, said.optimized_model_filepath)
+                save_optimised(self.session, said.optimized_model_filepath, entries.given)
         self._names = tuple(p.name for p in self.session.outputs)
         if said.enable_profiling:
             from .profile import RunTimes
@@ -211,7 +218,7 @@ class InferenceSession:
             hint = "give {name: array}"
             raise WrongType(f"feeds are a mapping, not a {type(input_feed).__name__}", where="run", hint=hint)
         for fed in input_feed.values():
-            if fed.__class__ is OrtValue or (fed.__class__ is np.ndarray and fed.dtype.hasobject):
+            if _odd(fed):
                 input_feed = {n: _fed(x) for n, x in input_feed.items()}
                 break
         try:
@@ -219,6 +226,10 @@ class InferenceSession:
                 return self.session.run(input_feed, names=names, outputs=buffers)
             return self._watch(names, input_feed, buffers, run_options)
         except MezzoError as error:
+            fed, lacks = list(input_feed), [n.name for n in self.get_inputs() if n.name not in input_feed]
+            if lacks and isinstance(error, InputError):
+                text = f"Required inputs ({lacks}) are missing from input feed ({fed}): {error.message}"
+                raise InvalidArgument(text, where=error.where, hint=error.hint, parts=error.parts) from error
             raise renamed(error) from error
 
     def _watch(
@@ -361,6 +372,12 @@ class InferenceSession:
     # Attributes of ONNX Runtime's class that packages read, though their names are private.
 
     @property
+    def _sess(self) -> ExtensionSession:
+        from .extension import ExtensionSession
+
+        return ExtensionSession(self)
+
+    @property
     def _model_path(self) -> str | None:
         return None if isinstance(self._source, bytes) else os.fspath(self._source)
 
@@ -400,14 +417,18 @@ class InferenceSession:
         raise ArgumentError("a run that fails raises", where="InferenceSession.enable_fallback", hint=hint)
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """The steps of the program that was planned last, by the provider that runs them. Raises Fail unless the entry
-        `session.record_ep_graph_assignment_info` is 1."""
+        """Each node of the model, on the CPU; with a GPU the steps of the program that was planned last, by the
+        provider that runs them. Raises Fail unless the entry `session.record_ep_graph_assignment_info` is 1."""
         if self._said.entries.given.get(ASSIGNMENT) != "1":
-            raise Fail("it was not asked for", where=f"SessionOptions: {ASSIGNMENT}", hint="set the entry to 1")
-        held: dict[str, list[OrtEpAssignedNode]] = {}
+            text = f"Session configuration entry '{ASSIGNMENT}' must be set to \"1\""
+            raise Fail(text, where="SessionOptions", hint="set it before the session is made")
         first, host = next(iter(self._place.providers)), self.session.device.host
+        if host is None:
+            nodes = [OrtEpAssignedNode(n.name, n.domain, n.op) for n in self.session.graph.nodes]
+            return [OrtEpAssignedSubgraph(first, (node,)) for node in nodes]
+        held: dict[str, list[OrtEpAssignedNode]] = {}
         for step in self.session.program.steps:
-            name = CPU if host is not None and step.node.device == host.name else first
+            name = CPU if step.node.device == host.name else first
             held.setdefault(name, []).append(OrtEpAssignedNode(step.node.name, step.node.domain, step.node.op))
         return [OrtEpAssignedSubgraph(name, tuple(nodes)) for name, nodes in held.items()]
 

@@ -93,7 +93,7 @@ class _Finder:
             self.told = True
             also = f" ({self.real} is installed, and not used)" if self.real else ""
             _say(f"Mezzo {__version__} answers `import {NAME}` of {_asking()}{also}")
-        return ModuleSpec(name, _Loader(), is_package=part in ("", ".capi", ".transformers"))
+        return ModuleSpec(name, _Loader(), is_package=part in ("", ".capi", ".backend", ".transformers"))
 
     def find_distributions(self, context: importlib.metadata.DistributionFinder.Context) -> Iterator[_Distribution]:
         if context.name is None or context.name == NAME:

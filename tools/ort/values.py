@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +14,7 @@ from ...ops.errors import ArgumentError, MezzoError
 from ...ops.types import Array, type_of
 
 if TYPE_CHECKING:
-    from .devices import OrtMemoryInfo
+    from .devices import OrtDevice, OrtMemoryInfo
 
 _NAMES = {
     DType.FLOAT: "float",
@@ -43,15 +44,16 @@ def element_type(given: Any) -> DType:
     try:
         if isinstance(given, (int, np.integer)):
             return next(d for d in DType if d.onnx == given)
-        return DType.of(np.dtype(given))
+        named = np.dtype(given)
+        return DType.STRING if named.kind in "OSUT" else DType.of(named)
     except (StopIteration, TypeError, MezzoError) as error:
         raise ArgumentError(f"there is no element type {given!r}", where="OrtValue", hint="np.float32, or 1") from error
 
 
-def _on_host(kind: str, number: int, vendor: int) -> None:
+def _on_host(kind: str | OrtDevice, number: int, vendor: int) -> None:
     from .devices import OrtDevice  # of a start, a millisecond
 
-    OrtDevice.make(kind, number, vendor).on_host()
+    (kind if isinstance(kind, OrtDevice) else OrtDevice.make(kind, number, vendor)).on_host()
 
 
 class _Capsule:
@@ -84,7 +86,7 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy(
-        cls, numpy_obj: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+        cls, numpy_obj: Array, /, device_type: str | OrtDevice = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> Self:
         """A value in the array's own bytes, or in a copy if it is not contiguous. Raises ArgumentError for anything but
         arrays of numbers."""
@@ -136,9 +138,24 @@ class OrtValue:
         )
 
     @classmethod
-    def from_dlpack(cls, data: Any, /) -> Self:
-        """A value in the memory of anything that offers DLPack on the host, or of a capsule of its."""
-        return cls.ortvalue_from_numpy(np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data)))
+    def from_dlpack(cls, data: Any, /, is_bool_tensor: bool = False) -> Self:
+        """A value in the memory of anything that offers DLPack on the host, or of a capsule of its; `is_bool_tensor`
+        for bytes that are truth values."""
+        made = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        return cls.ortvalue_from_numpy(made.view(np.bool_) if is_bool_tensor and made.dtype == np.uint8 else made)
+
+    # Names of ONNX Runtime's that are private, or of its extension module, and that packages use all the same.
+
+    @property
+    def _ortvalue(self) -> Self:
+        return self
+
+    def _get_c_value(self) -> Self:
+        return self
+
+    def to_dlpack(self) -> Any:
+        """A capsule of the value's memory."""
+        return self.__dlpack__()
 
     def _array(self, call: str) -> Array:
         if not isinstance(self._value, np.ndarray):
@@ -207,9 +224,10 @@ class OrtValue:
     def is_tensor_sequence(self) -> bool:
         return isinstance(self._value, list)
 
-    def update_inplace(self, np_arr: Array) -> None:
+    def update_inplace(self, np_arr: Array | OrtValue) -> None:
         """Write as many elements of the same type, in their order. Raises ArgumentError for others."""
         own = self._array("update_inplace")
+        np_arr = np_arr._array("update_inplace") if isinstance(np_arr, OrtValue) else np_arr
         if np_arr.size != own.size or np_arr.dtype != own.dtype:
             raise ArgumentError(
                 f"an array of {np_arr.dtype}{[*np_arr.shape]} for one of {own.dtype}{[*own.shape]}",
@@ -230,6 +248,23 @@ class OrtValueVector(list[OrtValue]):
 
     def push_back(self, value: OrtValue) -> None:
         self.append(value)
+
+
+def is_dlpack_uint8_tensor(capsule: Any) -> bool:
+    """True if a DLPack capsule has elements of uint8, which may be truth values. Raises ArgumentError for what is none.
+
+    >>> is_dlpack_uint8_tensor(np.zeros(3, np.uint8).__dlpack__())
+    True
+    """
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    try:
+        address = pointer(capsule, b"dltensor")
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{error}", where="is_dlpack_uint8_tensor", hint="give value.to_dlpack()") from error
+    # behind the pointer to the data, the device's kind and number, and the count of axes: the type's code and bits
+    code, bits = (ctypes.c_uint8 * 2).from_address(address + 20)
+    return (code, bits) == (1, 8)
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None = None) -> None:

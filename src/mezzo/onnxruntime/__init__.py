@@ -7,8 +7,7 @@ True
 """
 
 from ..tools.ort.binding import IOBinding
-from ..tools.ort.binding import IOBinding as SessionIOBinding
-from ..tools.ort.devices import OrtDevice, OrtEpDevice, OrtHardwareDevice, OrtMemoryInfo, get_ep_devices
+from ..tools.ort.devices import OrtArenaCfg, OrtDevice, OrtEpDevice, OrtHardwareDevice, OrtMemoryInfo, get_ep_devices
 from ..tools.ort.enumerations import (
     ExecutionMode,
     ExecutionOrder,
@@ -41,6 +40,7 @@ from ..tools.ort.errors import (
     NotImplemented,
     RuntimeException,
 )
+from ..tools.ort.extension import SessionIOBinding
 from ..tools.ort.log import set_default_logger_callback, set_default_logger_severity, set_default_logger_verbosity
 from ..tools.ort.metadata import ModelMetadata, NodeArg
 from ..tools.ort.options import RunOptions, SessionOptions
@@ -70,7 +70,6 @@ from ..tools.ort.refused import (
     ModelPackageComponentContext,
     ModelPackageContext,
     ModelPackageOptions,
-    OrtArenaCfg,
     OrtEpContextData,
     OrtEpContextDataBuffer,
     OrtExternalInitializerInfo,

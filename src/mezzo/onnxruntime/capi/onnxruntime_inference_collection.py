@@ -1,5 +1,6 @@
 """Classes, by the name of ONNX Runtime's module of them."""
 
+from ...tools.ort.providers import check_and_normalize_provider_args
 from .. import (
     AdapterFormat,
     InferenceSession,
@@ -21,5 +22,6 @@ __all__ = [
     "OrtDeviceVendorId",
     "OrtValue",
     "SparseTensor",
+    "check_and_normalize_provider_args",
     "copy_tensors",
 ]

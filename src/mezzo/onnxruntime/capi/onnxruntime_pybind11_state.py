@@ -1,5 +1,7 @@
 """Errors and classes, by the name of ONNX Runtime's extension module."""
 
+from ...tools.ort.extension import DeviceByNumber as OrtDevice
+from ...tools.ort.values import is_dlpack_uint8_tensor
 from .. import (
     DeviceReset,
     EngineError,
@@ -22,7 +24,6 @@ from .. import (
     NotFound,
     NotImplemented,
     OrtAllocatorType,
-    OrtDevice,
     OrtMemoryInfo,
     OrtMemType,
     OrtValue,
@@ -78,6 +79,7 @@ __all__ = [
     "get_build_info",
     "get_device",
     "get_version_string",
+    "is_dlpack_uint8_tensor",
     "set_default_logger_severity",
     "set_seed",
 ]
