@@ -99,3 +99,36 @@ def _(g: Builder, xs: Any, types: Any, *, axis: int, size: int) -> Value:
     heads = [g.Slice(x, zero, n, along) for x, n in zip(xs[1:], counts, strict=True)]
     missing = g.Sub(g.const([size]), g.ReduceSum(xs[0]))
     return g.Pad(g.Concat(*heads, axis=axis), g.Concat(zero, missing, axis=0), None, along)
+
+
+@op(
+    "ReverseHead",
+    domain="mezzo",
+    samples=[
+        Sample([f32(5, 2), np.int64(3)], {"axis": 0}),
+        Sample([f32(2, 4, 3), np.int64(4)], {"axis": 1}),
+        Sample([np.arange(4), np.int64(0)], {"axis": 0}),
+    ],
+)
+def reverse_head(k: Context, X: Array, count: Array, *, axis: int) -> Array:
+    """The first `count` rows along an axis in the opposite order, and zeros behind them."""
+    before, n = (slice(None),) * axis, int(count)
+    if not 0 <= n <= X.shape[axis]:
+        raise ShapeError(f"the first {n} of {X.shape[axis]}")
+    result = k.xp.zeros(X.shape, X.dtype)
+    result[(*before, slice(n))] = X[(*before, slice(n))][(*before, slice(None, None, -1))]
+    return result
+
+
+@reverse_head.infer
+def _(X: Tensor, count: Tensor, *, axis: int) -> Tensor:
+    return X.forget()
+
+
+@reverse_head.body
+def _(g: Builder, xs: Any, types: Any, *, axis: int) -> Value:
+    along, size = g.const([axis]), g.Gather(g.shape_of(xs[0]), g.const([axis]), axis=0)
+    count = g.Reshape(xs[1], g.const([1]))
+    head = g.Slice(xs[0], g.const([0]), count, along)
+    turned = g.Slice(head, g.const([-1]), g.const([-(1 << 62)]), along, g.const([-1]))
+    return g.Pad(turned, g.Concat(g.const([0]), g.Sub(size, count), axis=0), None, along)

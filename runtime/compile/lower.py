@@ -187,7 +187,7 @@ def _planned(
     if known is not None:
         order, attempt = known
         again = planned(order(steps, sizes), attempt)
-        if again[2].size <= again[2].floor:
+        if again[2].size <= again[2].floor * attempt.enough:
             return again
     # states are written after their last reader, which only the order of the graph promises
     free = options.reorder and not fixed and 3 <= len(steps) <= LARGEST

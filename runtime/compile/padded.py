@@ -23,6 +23,7 @@ from .padded_program import PaddedProgram, SizeFacts
 from .padding import NO_CACHES, CacheSizes, NotPadded, PaddedGraph, planned_size
 from .padding_rules import caches_of, padded_graph
 from .rewriting import fused, simplified
+from .sequence_rules import walked_axes
 from .sizes import NormalSizes
 from .template import NoTemplate, Symbols, Traced, traced
 
@@ -244,7 +245,9 @@ def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: 
     if values is None:
         raise NoTemplate("its own sizes do not meet its guards")
     normal = NormalSizes(trace.symbols.trace)
-    symbols = sorted({s for name, axis in trace.symbols.places for s in open_symbols(trace, normal, name, axis)})
+    found = {s for name, axis in trace.symbols.places for s in open_symbols(trace, normal, name, axis)}
+    walked = [normal.of(dim) for dim in walked_axes(trace)]
+    symbols = sorted(found.union(*(normal.symbols(size) for size in walked if not isinstance(size, int))))
     reasons: list[str] = []
     for count in range(len(symbols), 0, -1):
         for open in combinations(symbols, count):

@@ -279,7 +279,7 @@ def sliced(g: PaddedGraph, node: Node) -> None:
         size, former = sizes[axis], lying.axes[axis]
         begin = bounds(dims[axis], start, end, step)[0]
         fills = {a: v for a, v in lying.fills.items() if a != axis}
-        cut = Lying(lying.dtype, _with(lying.axes, axis, () if size == 1 else (size,)), fills)
+        cut = Lying(lying.dtype, replaced(lying.axes, axis, () if size == 1 else (size,)), fills)
         result = node.outputs[0] if axis == axes[-1] else f"{node.outputs[0]}@{axis}"
         if not g.pads(former):
             first, stop = g.normal.of(start), g.normal.of(end)
@@ -301,7 +301,7 @@ def sliced(g: PaddedGraph, node: Node) -> None:
         name, lying = result, cut
 
 
-def _with(axes: tuple[Axis, ...], at: int, axis: Axis) -> tuple[Axis, ...]:
+def replaced(axes: tuple[Axis, ...], at: int, axis: Axis) -> tuple[Axis, ...]:
     return (*axes[:at], axis, *axes[at + 1 :])
 
 
@@ -310,19 +310,19 @@ def concat(g: PaddedGraph, node: Node) -> None:
     xs = [g.value(n) for n in node.inputs]
     axis = int(node.attrs["axis"]) % len(xs[0].axes)
     (sizes,) = typed(g, node)
-    others = broadcast(node, *(_with(x.axes, axis, ()) for x in xs))
-    if any(_with(x.axes, axis, ()) != others for x in xs):
+    others = broadcast(node, *(replaced(x.axes, axis, ()) for x in xs))
+    if any(replaced(x.axes, axis, ()) != others for x in xs):
         raise refused(node, "operands are padded in other ways")
     if not any(g.pads(x.axes[axis]) for x in xs) and not g.padded(sizes[axis]):
         fills = {a: v for a, v in xs[0].fills.items() if a != axis and all(x.fills.get(a) == v for x in xs)}
-        axes = _with(others, axis, () if sizes[axis] == 1 else (sizes[axis],))
+        axes = replaced(others, axis, () if sizes[axis] == 1 else (sizes[axis],))
         g.emit(node, node.inputs, {node.outputs[0]: Lying(xs[0].dtype, axes, fills)})
         return
     if any(len(x.axes[axis]) > 1 for x in xs):
         raise refused(node, "several sizes are one axis")
     rows = [x.axes[axis][0] if x.axes[axis] else 1 for x in xs]
     counts = g.array(rows, (len(rows),))
-    axes = _with(others, axis, (sizes[axis],))
+    axes = replaced(others, axis, (sizes[axis],))
     fills = {a: v for a, v in xs[0].fills.items() if a != axis and v == 0 and all(x.fills.get(a) == v for x in xs)}
     g.emit(
         node, (counts, *node.inputs), {node.outputs[0]: Lying(xs[0].dtype, axes, {**fills, axis: 0.0})},
@@ -339,7 +339,8 @@ def split(g: PaddedGraph, node: Node) -> None:
     fills = {a: v for a, v in x.fills.items() if a != axis}
     g_outputs = {}
     for name, sizes in zip(filter(None, node.outputs), typed(g, node), strict=True):
-        g_outputs[name] = Lying(x.dtype, _with(x.axes, axis, () if sizes[axis] == 1 else (sizes[axis],)), dict(fills))
+        axes = replaced(x.axes, axis, () if sizes[axis] == 1 else (sizes[axis],))
+        g_outputs[name] = Lying(x.dtype, axes, dict(fills))
     operands(g, node)
     g.emit(node, node.inputs, g_outputs)
 
@@ -450,36 +451,6 @@ def places(g: PaddedGraph, node: Node) -> None:
     kept = bool(node.attrs.get("keepdims", 1))
     axes = tuple(() if a == axis else n for a, n in enumerate(x.axes) if kept or a != axis)
     g.emit(node, node.inputs, {node.outputs[0]: Lying(DType.INT64, axes)})
-
-
-@rule_for("TopK")
-def largest(g: PaddedGraph, node: Node) -> None:
-    """TopK: behind minus infinity, which stands behind all, what counts comes first, NaN and equal elements too."""
-    x, count = g.value(node.inputs[0]), g.ints(node.inputs[1])
-    axis, name = int(node.attrs.get("axis", -1)) % len(x.axes), node.inputs[0]
-    if count is None:
-        raise refused(node, "how many are asked for is not known")
-    if g.pads(x.axes[axis]):
-        if not x.dtype.floating or not node.attrs.get("largest", 1) or not node.attrs.get("sorted", 1):
-            raise refused(node, "padding could be among the smallest, whole or unsorted elements")
-        if len(x.axes[axis]) > 1:
-            raise refused(node, "its axis has several sizes")
-        name = g.filled(node, name, axis, -np.inf)
-    axes = _with(x.axes, axis, () if count[0] == 1 else (count[0],))
-    kept = zip(node.outputs, dtypes(g, node), strict=False)
-    g.emit(node, (name, node.inputs[1]), {o: Lying(d, axes) for o, d in kept if o})
-
-
-@rule_for("CumSum")
-def cumulative(g: PaddedGraph, node: Node) -> None:
-    """CumSum, which reads from the beginning what counts first."""
-    x = g.value(node.inputs[0])
-    axes = g.ints(node.inputs[1])
-    if axes is None or len(x.axes[axes[0] % len(x.axes)]) > 1:
-        raise refused(node, "its axis is not known, or several sizes")
-    if node.attrs.get("reverse", 0) and g.pads(x.axes[axes[0] % len(x.axes)]):
-        raise refused(node, "it begins in the padding")
-    g.emit(node, node.inputs, {node.outputs[0]: Lying(x.dtype, x.axes)})
 
 
 @rule_for("Trilu")

@@ -77,7 +77,7 @@ class Arrangement:
 
     def placed(self, nbytes: Mapping[str, int], offers: Sequence[Sharing] | None) -> MemoryPlan | None:
         """The plan for values of other sizes, and for offers with other deltas if those are given; None where an offer
-        that was taken cannot be, or where a smaller arena may do."""
+        that was taken cannot be, or where a search would be worth its while."""
         former, slots = self.plan, self.plan.slots
         if len(nbytes) != len(slots) or not all(s.life.value in nbytes for s in slots):
             return None
@@ -103,7 +103,7 @@ class Arrangement:
             for i in group.members:
                 at[i] += offset
         size, (bound, floor) = max(tops, default=0), _most(change)
-        if size > floor or bound > MOST_BYTES:
+        if size > floor * former.attempt.enough or bound > MOST_BYTES:
             return None
         return MemoryPlan(
             size, self._slots(at, sizes), shared, bound, former.strategy, former.time, floor, former.attempt

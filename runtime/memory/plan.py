@@ -61,10 +61,17 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """The attempt that a plan comes from: which of the offers it was made of (all; those in place; none), and which
-    order of placing."""
+    order of placing. The arena was `ratio` times as large as its floor."""
 
     offers: int = 0
     order: int = 0
+    ratio: float = 1.0
+
+    @property
+    def enough(self) -> float:
+        """How many times its floor an arena of other sizes may take without a search for a smaller one: about as many
+        as the search has left here, unless that is much."""
+        return self.ratio * 1.01 if 1 < self.ratio <= 1.1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +160,8 @@ def plan(
     first: Attempt | None = None,
 ) -> MemoryPlan:
     """Place every arena value. `offers` are tried in their order; `time` says which values may live together. The
-    attempt `first`, which was the best for other sizes, is taken if no arena of its buffers is smaller. `lower` checks
-    what comes of it.
+    attempt `first`, which was the best for other sizes, is taken if its arena is about as near to the floor. `lower`
+    checks what comes of it.
 
     >>> lives = [Life("a", 256, 0, 1), Life("b", 128, 1, 2), Life("c", 256, 2, 3)]
     >>> plan(lives).size
@@ -171,7 +178,7 @@ def plan(
 
     if first is not None and first.offers < len(some):
         again = attempted(first)
-        if again.size <= again.floor:
+        if again.size <= again.floor * first.enough:
             return again
     best = attempted(Attempt())
     if best.size > best.floor:  # merging lengthens lives, parts claim their whole concatenation: less may pack better
@@ -200,14 +207,15 @@ def _plan(
     elif strategy is Strategy.LINEAR:
         offsets = linear(buffers)
     else:
-        offsets, order = search(buffers, time, floor, attempt.order)
+        offsets, order = search(buffers, time, int(floor * attempt.enough), attempt.order)
     places: dict[str, Slot] = {}
     for buffer, offset in zip(buffers, offsets, strict=True):
         roots = {m.content: m.at for m in buffer.members if m.content == m.life.value}
         for m in buffer.members:
             places[m.life.value] = Slot(m.life, offset + m.at, m.content, m.at - roots[m.content])
     slots = tuple(places.get(v.value) or Slot(v) for v in lives)
-    size, best = extent(buffers, offsets), Attempt(attempt.offers, order)
+    size = extent(buffers, offsets)
+    best = Attempt(attempt.offers, order, size / floor if floor else 1.0)
     return MemoryPlan(size, slots, tuple(taken), bound, strategy, time, floor, best)
 
 

@@ -24,6 +24,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.pad", "pad.Pad", "Pad", True),
     _later("numpy.fill_tail", "padding.FillTail", "mezzo.FillTail", True),
     _later("numpy.concat_heads", "padding.ConcatHeads", "mezzo.ConcatHeads", True),
+    _later("numpy.reverse_head", "padding.ReverseHead", "mezzo.ReverseHead", True),
     _later("numpy.grouped_rows", "grouped.GroupedRows", "mezzo.GroupedRows"),
     _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
     _later("numpy.matmul_n_bits", "packed_weights.PackedProduct", "com.microsoft.MatMulNBits mezzo.MatMulNBitsGrad"),

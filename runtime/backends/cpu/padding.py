@@ -1,4 +1,4 @@
-"""FillTail in place, and ConcatHeads: graphs whose sizes are rounded up have some in each layer."""
+"""FillTail in place, ConcatHeads and ReverseHead: graphs whose sizes are rounded up have some in each layer."""
 
 from __future__ import annotations
 
@@ -113,3 +113,35 @@ class _Heads:
         """Forget what was bound."""
         for place in self._moving:
             self._arrays.pop(place, None)
+
+
+class ReverseHead:
+    """ReverseHead by one copy."""
+
+    name = "numpy.reverse_head"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == "mezzo" and node.op == "ReverseHead"
+
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        x = request.inputs[0]
+        if not isinstance(x, Tensor) or not x.static or x.dtype is DType.STRING:
+            return Declined("sizes are not known, or elements are texts")
+        return Choice(self.name)
+
+    def prepare(self, args: KernelArgs) -> Call:
+        x, count, (out,) = args.inputs[0], args.inputs[1], args.outputs
+        assert x is not None and count is not None and out is not None
+        axis = args.node.attrs["axis"]
+        at, size = (slice(None),) * axis, x.shape[axis]
+        turned = x[(*at, slice(None, None, -1))]
+
+        def run() -> None:
+            n = int(count)
+            if not 0 <= n <= size:
+                raise ShapeError(f"the first {n} of {size}")
+            out[(*at, slice(n))] = turned[(*at, slice(size - n, None))]
+            out[(*at, slice(n, None))] = 0
+
+        return run
