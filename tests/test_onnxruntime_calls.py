@@ -35,7 +35,8 @@ CONTENT = model(
 
 def product(path: Path | None = None) -> onnx.ModelProto:
     """The model; with a path, written there with its weights in a file beside it."""
-    made = onnx.ModelProto.FromString(CONTENT)
+    made = onnx.ModelProto()
+    made.ParseFromString(CONTENT)
     if path is not None:
         onnx.save(made, path, save_as_external_data=True, location="w.data", size_threshold=0)
     return made
@@ -297,9 +298,10 @@ def test_providers_are_normalized() -> None:
         assert normalize(["a", "a"], [{"x": 1}, {"y": 2}], ["a"]) == (["a"], [{"x": "1"}])
     with pytest.warns(UserWarning, match="c is not one of a"):
         assert normalize(["c"], None, ["a"]) == (["c"], [{}])
-    for wrong in ((3, None), ([3], None), (["a"], 3), (["a"], ["b"]), (["a", "b"], [{}]), ([("a", {})], [{}])):
+    wrong: list[tuple[Any, Any]] = [(3, None), ([3], None), (["a"], 3), (["a"], ["b"]), (["a", "b"], [{}])]
+    for names, options in (*wrong, ([("a", {})], [{}])):
         with pytest.raises(ValueError, match=r"list|neither|options"):
-            normalize(*wrong, ["a", "b"])
+            normalize(names, options, ["a", "b"])
 
 
 def test_calls_of_the_extension_module(api: Any) -> None:
@@ -352,9 +354,10 @@ def test_the_backend_of_onnx(tmp_path: Path) -> None:
         made = OnnxRuntimeBackend.prepare(source, "CPU", intra_op_num_threads=1, nobodys="name")
         assert (made.run(W, logid="mine", nobodys="name")[0] == W * W).all()
         assert (OnnxRuntimeBackend.run_model(made, [W])[0] == W * W).all()
-    for name, told in (("optimized_model_filepath", str(tmp_path / "x")), ("enable_profiling", True)):
+    written: list[dict[str, Any]] = [{"optimized_model_filepath": str(tmp_path / "x")}, {"enable_profiling": True}]
+    for options in written:
         with pytest.raises(RuntimeError, match="not permitted"):
-            OnnxRuntimeBackend.prepare(CONTENT, **{name: told})
+            OnnxRuntimeBackend.prepare(CONTENT, **options)
     with pytest.raises(RuntimeError, match="not permitted"):
         OnnxRuntimeBackend.run_model(CONTENT, [W], terminate=True)
     with pytest.raises(RuntimeError, match="there is no device 'TPU'"):

@@ -15,7 +15,7 @@ import pytest
 
 from mezzo.models.digits import digits_model
 
-from .onnxruntime_differs import DIFFERS, MODULES, SPARSE, reason
+from .calls_that_differ import DIFFERS, MODULES, SPARSE, reason
 from .peers import peer
 
 

@@ -6,7 +6,7 @@ RunOptions; those that write files, or end a run, are refused, and names that no
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from onnx import ModelProto
@@ -40,14 +40,14 @@ def _set(options: SessionOptions | RunOptions, given: dict[str, Any], permitted:
             )
 
 
-class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
+class OnnxRuntimeBackendRep(BackendRep):
     """A session as ONNX's backend API has it."""
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
 
-    def run(self, inputs: Any, **given: Any) -> list[Any]:
-        """The outputs for a list of inputs in their order, or for the only one."""
+    def run(self, inputs: Any, **given: Any) -> list[Any]:  # type: ignore[override]
+        """The outputs, a list as there, for a list of inputs in their order, or for the only one."""
         options = RunOptions()
         _set(options, given, OF_RUNS)
         names = [port.name for port in self._session.get_inputs()]
@@ -59,7 +59,7 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
         return self._session.run(None, fed, options)
 
 
-class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
+class OnnxRuntimeBackend(Backend):
     """Sessions by ONNX's backend API."""
 
     _devices: ClassVar[dict[str, str]] = {"CUDA": "GPU"}
@@ -93,12 +93,14 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
         return OnnxRuntimeBackendRep(InferenceSession(model, options, providers=get_available_providers()))
 
     @classmethod
-    def run_model(cls, model: Any, inputs: Any, device: str | None = None, **given: Any) -> list[Any]:
+    def run_model(  # type: ignore[override]
+        cls, model: Any, inputs: Any, device: str | None = None, **given: Any
+    ) -> list[Any]:
         """`prepare` and `run` with the options of either."""
         return cls.prepare(model, device, **given).run(inputs, **given)
 
     @classmethod
-    def run_node(cls, node: Any, inputs: Any, device: Any = None, outputs_info: Any = None, **_: Any) -> Self:
+    def run_node(cls, node: Any, inputs: Any, device: Any = None, outputs_info: Any = None, **_: Any) -> NoReturn:
         """Refused: a whole model is run."""
         raise NotImplementedError("onnxruntime.backend runs whole models; mezzo.onnx.Backend runs nodes")
 

@@ -112,7 +112,7 @@ def configured(metadata: Mapping[str, str], said: SessionOptions) -> None:
         raise ArgumentError(f"it cannot be read: {error}", where=where, hint=hint) from error
     for name, value in pairs:
         default = said._about[name].default if name in said._about else None
-        kind = type(default)
+        kind: Any = type(default)
         try:
             setattr(said, name, kind(value) if isinstance(value, int) and default is not None else value)
         except ValueError as error:

@@ -34,7 +34,7 @@ def _number(value: str) -> bool:
 
 
 def _name(value: str) -> bool:
-    return isinstance(value, str) and bool(value) and os.path.basename(value) == value and value not in (".", "..")
+    return value not in ("", ".", "..") and os.path.basename(str(value)) == value
 
 
 EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"

@@ -53,7 +53,7 @@ class SessionIOBinding(IOBinding):
     def __init__(self, session: InferenceSession | ExtensionSession) -> None:
         super().__init__(session.session if isinstance(session, ExtensionSession) else session)
 
-    def bind_input(self, name: str, device: Any, *told: Any) -> None:  # type: ignore[override]
+    def bind_input(self, name: str, device: Any, *told: Any) -> None:
         """Feed an array; or, behind a device, an element type, a shape and an address."""
         if not told:
             self.bind_cpu_input(name, device)
