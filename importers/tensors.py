@@ -267,7 +267,7 @@ class ExternalData:
 def inside(folder: Path, location: str, where: str, home: Path | None = None) -> str:
     """The real path of a file of external data; ModelError if it leaves the folder of the model, and its `home`."""
     hint = "keep the files of external data in the folder of the model"
-    if not location or "\0" in location:
+    if not location or "\0" in location or location.endswith(("/", "\\")):
         raise ModelError(f"{location!r} is no file name of external data", where=where, hint=hint)
     if not stays(location):
         raise ModelError(f"its external data {location!r} lie outside of the model's folder", where=where, hint=hint)

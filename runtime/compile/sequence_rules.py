@@ -18,7 +18,6 @@ from .padding_rules import dtypes, operands, refused, replaced, rule_for, typed
 from .sizes import Size, as_terms, minus
 from .template import Traced
 
-RECURRENT = {"LSTM": 3, "GRU": 2, "RNN": 1}  # activations of a direction
 USUAL = ["Sigmoid", "Tanh", "Tanh"]
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 X, W, R, B, LENGTHS, H, C, P = range(8)
@@ -28,13 +27,14 @@ SHUT = 1e4  # behind a sigmoid, 1, and its negative 0, whatever else the gate re
 def walked_axes(traced: Traced) -> Iterator[Any]:
     """The sizes of axes along which recurrent layers go."""
     for node in traced.graph.nodes:
-        known = traced.graph.types.get(node.inputs[X]) if node.op in RECURRENT and not node.domain else None
+        walks = node.record.kind == "recurrent" and not node.domain
+        known = traced.graph.types.get(node.inputs[X]) if walks else None
         if isinstance(known, Tensor) and known.dims is not None:
             yield known.dims[int(bool(node.attrs.get("layout", 0)))]
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepAxes:
     """The axis of a recurrent layer's steps, at `first` of its sequences (0, or 1 where batches come before), and that
     of the batch."""
 
@@ -47,13 +47,13 @@ class Steps:
         return self.steps[0]
 
 
-@rule_for(*RECURRENT)
+@rule_for("LSTM", "GRU", "RNN")
 def recurrent(g: PaddedGraph, node: Node) -> None:
     """LSTM, GRU and RNN: one direction at a time, for which padding comes last; the state behind the last step that
     counts is read from the results. The sequences of a batch may be padded as their states are."""
     names = [*node.inputs, *[""] * (8 - len(node.inputs))]
     x, first = g.value(names[X]), int(bool(node.attrs.get("layout", 0)))
-    at = Steps(first, x.axes[first], x.axes[1 - first])
+    at = StepAxes(first, x.axes[first], x.axes[1 - first])
     _check_operands(g, node, names, at)
     if names[LENGTHS] or not g.pads(at.steps):  # lengths of their own count no padding
         as_it_is(g, node, names, at)
@@ -75,7 +75,7 @@ def recurrent(g: PaddedGraph, node: Node) -> None:
             g.emit(node, parts, {output: both}, op="Concat", domain="", attrs={"axis": axis})
 
 
-def _check_operands(g: PaddedGraph, node: Node, names: Sequence[str], at: Steps) -> None:
+def _check_operands(g: PaddedGraph, node: Node, names: Sequence[str], at: StepAxes) -> None:
     """Raise NotPadded for padding where none can be: in features, in weights, in states that are not those of the
     sequences."""
     weights = [axis for i in (W, R, B, P) if names[i] for axis in g.value(names[i]).axes]
@@ -88,7 +88,7 @@ def _check_operands(g: PaddedGraph, node: Node, names: Sequence[str], at: Steps)
             raise refused(node, "states or lengths are padded in another way than sequences")
 
 
-def as_it_is(g: PaddedGraph, node: Node, names: Sequence[str], at: Steps) -> None:
+def as_it_is(g: PaddedGraph, node: Node, names: Sequence[str], at: StepAxes) -> None:
     """A layer that reads no step of padding."""
     inputs = list(names)
     if inputs[LENGTHS]:
@@ -99,8 +99,8 @@ def as_it_is(g: PaddedGraph, node: Node, names: Sequence[str], at: Steps) -> Non
     g.emit(node, inputs[: len(node.inputs)], results)
 
 
-def _results(g: PaddedGraph, names: Sequence[str], at: Steps, directions: Axis, hidden: Axis) -> list[Lying]:
-    """What lies where in the sequence of states, and in the last ones."""
+def _results(g: PaddedGraph, names: Sequence[str], at: StepAxes, directions: Axis, hidden: Axis) -> list[Lying]:
+    """The states behind each step, and twice those behind the last one."""
     dtype = g.value(names[X]).dtype
     y = (at.batch, at.steps, directions, hidden) if at.first else (at.steps, directions, at.batch, hidden)
     last = (at.batch, directions, hidden) if at.first else (directions, at.batch, hidden)
@@ -108,7 +108,7 @@ def _results(g: PaddedGraph, names: Sequence[str], at: Steps, directions: Axis, 
     return [Lying(dtype, y, fills), Lying(dtype, last), Lying(dtype, last)]
 
 
-def one_way(g: PaddedGraph, node: Node, names: Sequence[str], at: Steps, d: int | None, back: bool) -> None:
+def one_way(g: PaddedGraph, node: Node, names: Sequence[str], at: StepAxes, d: int | None, back: bool) -> None:
     """One direction, whose results have the names of the node's, with its number `d` if there are two."""
     outputs = [o and (o if d is None else f"{o}@{d}") for o in (*node.outputs, "", "")[:3]]
     inputs = list(names)
@@ -116,9 +116,9 @@ def one_way(g: PaddedGraph, node: Node, names: Sequence[str], at: Steps, d: int 
         if inputs[i] and d is not None:
             inputs[i] = _part(g, node, inputs[i], axis, d)
     attrs = {**node.attrs, "direction": "forward"}
-    count = RECURRENT[node.op]
-    if node.attrs.get("activations"):
-        attrs["activations"] = node.attrs["activations"][(d or 0) * count :][:count]
+    if d is not None and node.attrs.get("activations"):
+        count = len(node.attrs["activations"]) // 2
+        attrs["activations"] = node.attrs["activations"][d * count :][:count]
     terms = as_terms(at.size)
     if back:
         inputs[X] = _reversed(g, node, inputs[X], at, f"{OWN}{len(g.nodes)}")
@@ -139,7 +139,7 @@ def one_way(g: PaddedGraph, node: Node, names: Sequence[str], at: Steps, d: int 
         _reversed(g, node, made, at, outputs[0])
 
 
-def _reversed(g: PaddedGraph, node: Node, name: str, at: Steps, result: str) -> str:
+def _reversed(g: PaddedGraph, node: Node, name: str, at: StepAxes, result: str) -> str:
     """The steps that count in the opposite order."""
     lying, terms = g.value(name), as_terms(at.size)
     turned = Lying(lying.dtype, lying.axes, {**lying.fills, at.first: 0.0})
@@ -161,7 +161,7 @@ def _part(g: PaddedGraph, node: Node, name: str, axis: int, d: int) -> str:
     return result
 
 
-def _closed_behind(g: PaddedGraph, node: Node, x: str, w: str, attrs: dict[str, Any], at: Steps) -> tuple[str, str]:
+def _closed_behind(g: PaddedGraph, node: Node, x: str, w: str, attrs: dict[str, Any], at: StepAxes) -> tuple[str, str]:
     """Sequences with one more feature, which is 1 in the padding, and weights for which it shuts the gates there: the
     cells of an LSTM stay as they are behind the last step that counts."""
     weights, lying = g.constants.get(w), g.value(x)

@@ -69,8 +69,8 @@ class Attempt:
 
     @property
     def enough(self) -> float:
-        """How many times its floor an arena of other sizes may take without a search for a smaller one: about as many
-        as the search has left here, unless that is much."""
+        """The multiple of its floor that an arena of other sizes may take without a search for a smaller one: about as
+        much as the search has left here, unless that is a lot."""
         return self.ratio * 1.01 if 1 < self.ratio <= 1.1 else 1.0
 
 

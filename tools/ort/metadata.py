@@ -51,7 +51,7 @@ def said_by(source: str | os.PathLike[str] | bytes) -> Mapping[str, str]:
 
 
 def _of_file(source: str | os.PathLike[str] | bytes) -> ModelMetadata:
-    """What an ONNX file says of itself. Raises OSError, ValueError or IndexError for what is none."""
+    """The metadata that an ONNX file has of itself. Raises OSError, ValueError or IndexError for what is none."""
     if isinstance(source, bytes):
         return _read(memoryview(source))
     with open(source, "rb") as file:
