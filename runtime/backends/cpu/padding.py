@@ -115,14 +115,12 @@ class _Heads:
             self._arrays.pop(place, None)
 
 
-class ReverseHead:
+class ReverseHead(Listed):
     """ReverseHead by one copy."""
 
     name = "numpy.reverse_head"
+    operators = listed("mezzo::ReverseHead")
     remembers = True
-
-    def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op == "ReverseHead"
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x = request.inputs[0]
