@@ -51,8 +51,10 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Where = None, copy: bool 
         return result.copy() if copy and result is obj else result
     if copy is False:
         shared, place = (obj, cpu()) if isinstance(obj, np.ndarray) else _of_dlpack(obj)
-        if wanted not in (None, shared.dtype):
-            raise NotShared(f"{shared.dtype} cannot be {wanted} without a copy", where="asarray")
+        if wanted not in (None, shared.dtype) or (isinstance(shared, np.ndarray) and not shared.dtype.isnative):
+            raise NotShared(
+                f"{shared.dtype} cannot be {wanted or DType.of(shared.dtype)} without a copy", where="asarray"
+            )
         if device is not None and place_of(device) is not place:
             raise NotShared(f"what lies on {place} cannot be on {device} without a copy", where="asarray")
         return adopt(shared, place)

@@ -101,7 +101,7 @@ def dtype_of(given: Any) -> np.dtype[Any]:
         return given.numpy
     try:
         dtype: np.dtype[Any] = np.dtype(given)
-        return dtype
+        return dtype if dtype.isnative else np.dtype(dtype.type)
     except TypeError:
         named = next((d for d in DType if str(d) == given), None)
         if named is None:
