@@ -25,9 +25,10 @@ def check(source: Source) -> None:
     """Let onnx.checker judge the model; ModelError tells what it says."""
     opset = opsets_of(source.model).get("", 0)
     foreign = any(_foreign(n, opset) for n in _all_nodes(source.model.graph))
-    shapeless = [o.name for o in source.model.graph.output if _shapeless(o) or _typeless(o)]
+    outer = source.model.graph
+    vague = any(map(_shapeless, (*outer.input, *outer.output))) or any(map(_typeless, outer.output))
     borrowed = any(map(_borrowed, _all_bodies(source.model.graph.node)))
-    copied = not source.path or source.weights is not None or foreign or shapeless or borrowed
+    copied = not source.path or source.weights is not None or foreign or vague or borrowed
     try:
         if copied:
             light = without_weights(source.model, nested=True)
@@ -40,8 +41,8 @@ def check(source: Source) -> None:
                 _own_outputs(body)
             for output in filter(_typeless, light.graph.output):
                 output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-            for output in filter(_shapeless, light.graph.output):
-                output.type.tensor_type.shape.SetInParent()
+            for value in filter(_shapeless, (*light.graph.input, *light.graph.output)):
+                value.type.tensor_type.shape.SetInParent()
             onnx.checker.check_model(light)
         else:
             onnx.checker.check_model(str(source.path))
@@ -57,10 +58,10 @@ def check(source: Source) -> None:
 PASSED_OVER = "mezzo.foreign"  # the checker lets nodes of domains that it does not know alone
 
 
-def _shapeless(output: onnx.ValueInfoProto) -> bool:
-    """True for a tensor of unknown rank, which the checker refuses among outputs: ONNX has no other way to say that
-    only the run will tell (a Squeeze without axes, a Reshape to a computed shape), and runtimes take it."""
-    kind = output.type
+def _shapeless(value: onnx.ValueInfoProto) -> bool:
+    """True for a tensor of unknown rank, which the checker refuses among inputs and outputs: ONNX has no other way to
+    say that only the run will tell (a Squeeze without axes, a Reshape to a computed shape), and runtimes take it."""
+    kind = value.type
     return kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape")
 
 

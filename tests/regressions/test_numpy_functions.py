@@ -47,3 +47,13 @@ def test_norms_of_vectors() -> None:
     same(np.linalg.norm(mz.nd.asarray(x)), np.linalg.norm(x))
     with pytest.raises(TypeError):
         np.linalg.norm(mz.nd.asarray(x), 2)
+
+
+@pytest.mark.parametrize("name", ["atan2", "hypot", "logaddexp", "copysign", "nextafter"])
+def test_what_complex_numbers_do_not_have(name: str) -> None:
+    z, x = mz.nd.asarray([1 + 2j, 3]), mz.nd.asarray([1.0, 2.0])
+    for one, other in ((z, z), (z, x), (x, z)):
+        with pytest.raises(mz.ShapeError, match="complex"):  # were numbers without a meaning, and a KeyError
+            getattr(mz.nd, name)(one, other)
+    with pytest.raises(mz.ShapeError, match="no sign"):
+        mz.nd.signbit(z)
