@@ -295,6 +295,8 @@ def as_array(x: Any, place: Place | None = None) -> Array:
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ndarray | np.generic):
+        if x.__class__ is not np.ndarray and np.ma.is_masked(x):
+            raise InputError("some elements are masked", where="mezzo.nd", hint="fill them first: x.filled(...)")
         return adopt(copied(np.asarray(x), "asarray"), place or cpu())
     try:
         value = np.array(x)
