@@ -75,7 +75,10 @@ def quantize(
     graph = model if isinstance(model, Graph) else load_graph(model)
     plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
-    insertion = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, frozenset(skip))
+    left = frozenset([skip] if isinstance(skip, str) else skip)
+    if unknown := left.difference(*({n.name, n.op} for g in (graph, typed) for n in g.nodes)):
+        raise InputError(f"skip={sorted(unknown)}", where="quantize", hint="names of nodes or operators of the model")
+    insertion = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, left)
     values = insertion.choose()
     if not values:
         return typed

@@ -19,7 +19,7 @@ from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
 from ..runtime.devices import options_for
-from ..runtime.environment import usual_threads
+from ..runtime.environment import threads_for
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph, State
@@ -135,6 +135,8 @@ class Trainer:
         **others: Any,
     ) -> None:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
+        train = [train] if isinstance(train, str) else train
+        freeze = [freeze] if isinstance(freeze, str) else freeze
         given = model if isinstance(model, Graph) else load_graph(model)
         self.source = infer(prepared(given, train or ()))
         devices, policy = devices_of(device), None if amp is None else policy_named(amp)
@@ -174,7 +176,7 @@ class Trainer:
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
-            about = {"threads": threads or usual_threads(), "onednn": onednn, "exchange": self.exchange is not None}
+            about = {"threads": threads_for(threads), "onednn": onednn, "exchange": self.exchange is not None}
             self.graph_of_step, again = chosen(steps, self.graph_of_step, types, options_for("cpu", **about))
         self._steps = partial(steps, again=again)
         check_products(precision)

@@ -24,7 +24,7 @@ from ..compile.kernel import Exchange
 from ..compile.lower import Options
 from ..compile.program import Port, Program
 from ..devices import device_named
-from ..environment import processors, usual_threads
+from ..environment import processors, threads_for, whole
 from ..files import replace_file
 from ..ir.graph import Graph
 from ..ir.interpreter import InvalidOperation, Meter
@@ -131,13 +131,15 @@ class Session:
         exchange: Exchange | None = None,
         name: str = "",
     ) -> None:
+        instances, max_programs = whole("instances", instances, 1), whole("max_programs", max_programs, 0)
+        max_memory = whole("max_memory", max_memory, 0)
         self._model, self.budget = model, budget or Budget()
         self.signature = replace(model.signature, name=name or model.signature.name)
         self._owner = self.signature.name or "a program"
         self._stored = None if isinstance(model, Graph) else model
         self.device = on = device_named(device)
         self._options = Options(
-            on.target, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
+            on.target, Strategy(strategy), fuse=fuse, threads=threads_for(threads), onednn=onednn,
             precision=on.check_precision(precision, onednn), exchange=exchange is not None,
             numpy_random=random == "numpy",
             nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
