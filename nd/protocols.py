@@ -45,7 +45,7 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     return moveaxis(found, (-2, -1), axes) if keepdims else found
 
 
-OWN = {np.dot: _dot, np.linalg.norm: _norm}  # whose names say something else among ours
+OWN: dict[Any, Any] = {np.dot: _dot, np.linalg.norm: _norm}  # whose names say something else among ours
 
 
 def _named(name: str, other: dict[str, str]) -> Any:

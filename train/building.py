@@ -81,7 +81,8 @@ class Step:
         for name, bound in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if bound is not None and not bound > 0:
                 raise InputError(f"{name}={bound!r}", where="Trainer", hint="a number above 0; None bounds nothing")
-        if not isinstance(self.gather, int) or self.gather < 1:
+        gather: Any = self.gather
+        if not isinstance(gather, int) or gather < 1:
             raise InputError(
                 f"gather={self.gather!r}", where="Trainer", hint="how many calls make an update: 1, 2, ..."
             )

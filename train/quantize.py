@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ..importers import load_graph
-from ..ops import DType, Op, Tensor
+from ..ops import OPS, OPSETS, DType, Op, Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
 from ..ops.quantization.quantize import int_range
@@ -76,8 +76,11 @@ def quantize(
     plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
     left = frozenset([skip] if isinstance(skip, str) else skip)
-    if unknown := left.difference(*({n.name, n.op} for g in (graph, typed) for n in g.nodes)):
-        raise InputError(f"skip={sorted(unknown)}", where="quantize", hint="names of nodes or operators of the model")
+    nodes = {n.name for g in (graph, typed) for n in g.nodes}
+    if unknown := [s for s in left - nodes if not any((domain, s) in OPS for domain in OPSETS)]:
+        raise InputError(
+            f"skip={sorted(unknown)}", where="quantize", hint="names of nodes of the model, or of operators"
+        )
     insertion = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, left)
     values = insertion.choose()
     if not values:
