@@ -76,8 +76,8 @@ def quantize(
     plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
     left = frozenset([skip] if isinstance(skip, str) else skip)
-    nodes = {n.name for g in (graph, typed) for n in g.nodes}
-    if unknown := [s for s in left - nodes if not any((domain, s) in OPS for domain in OPSETS)]:
+    names = {n.name for g in (graph, typed) for n in g.nodes}
+    if unknown := [s for s in left - names if not any((domain, s) in OPS for domain in OPSETS)]:
         raise InputError(
             f"skip={sorted(unknown)}", where="quantize", hint="names of nodes of the model, or of operators"
         )
@@ -88,8 +88,10 @@ def quantize(
     levels = 1 << ACTIVATIONS[activations].bits
     whole = insertion.graph(ranges(typed, values, [_feeds(typed, item) for item in data], method, percentile, levels))
     whole = whole if train else with_integer_weights(whole)
-    names = {o: name for o, name in zip(whole.outputs, graph.outputs, strict=True) if o != name}
-    nodes = (Node("Identity", (o,), (name,), name=name) for o, name in names.items())  # simplification renames results
+    renamed = {o: name for o, name in zip(whole.outputs, graph.outputs, strict=True) if o != name}
+    nodes = (
+        Node("Identity", (o,), (name,), name=name) for o, name in renamed.items()
+    )  # simplification renames results
     return infer(whole.but(nodes=(*whole.nodes, *nodes), outputs=graph.outputs))
 
 

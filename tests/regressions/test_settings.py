@@ -46,7 +46,7 @@ def test_counts(given: dict[str, Any]) -> None:
 
 def test_one_pattern_is_not_its_letters() -> None:
     """`*` is among the letters of most patterns, and stands for all names."""
-    group = mz.optimizer.Group("*bias*", weight_decay=0.0)  # type: ignore[arg-type]
+    group = mz.optimizer.Group("*bias*", weight_decay=0.0)
     adamw = mz.optimizer.AdamW(weight_decay=0.1, groups=(group,))
     assert (adamw.decay("layer.weight"), adamw.decay("layer.bias")) == (0.1, 0.0)
     first, second = mz.Trainer(two_layers()).trained
@@ -89,10 +89,10 @@ def test_steps(wrong: dict[str, Any]) -> None:
 
 
 def test_sizes_are_whole() -> None:
-    for made in (
-        lambda: mz.nd.zeros((2.7, 3)),
-        lambda: mz.nd.ones(6).reshape((2.9, 3)),
-        lambda: mz.nd.ones(6).reshape(6 / 2, 2),
-    ):
-        with pytest.raises(mz.ShapeError, match="is no shape"):
-            made()
+    x = mz.nd.ones(6)
+    with pytest.raises(mz.ShapeError, match="is no shape"):
+        mz.nd.zeros((2.7, 3))  # type: ignore[arg-type]
+    with pytest.raises(mz.ShapeError, match="is no shape"):
+        x.reshape((2.9, 3))
+    with pytest.raises(mz.ShapeError, match="is no shape"):
+        x.reshape(6 / 2, 2)
