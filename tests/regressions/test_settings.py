@@ -91,7 +91,7 @@ def test_steps(wrong: dict[str, Any]) -> None:
 def test_sizes_are_whole() -> None:
     x = mz.nd.ones(6)
     with pytest.raises(mz.ShapeError, match="is no shape"):
-        mz.nd.zeros((2.7, 3))  # type: ignore[arg-type]
+        mz.nd.zeros((2.7, 3))
     with pytest.raises(mz.ShapeError, match="is no shape"):
         x.reshape((2.9, 3))
     with pytest.raises(mz.ShapeError, match="is no shape"):
