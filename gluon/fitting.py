@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..nd.running import as_array
 from ..nd.sparse import RowSparse
 from ..ops.errors import InputError, ModelError
 from ..train import checkpoint
-from ..train.following import Callback, Resumed, Run, follow, states_of
+from ..train.following import NO_BATCHES, Callback, Resumed, Run, check_repeatable, follow, states_of
 from ..train.metrics import Asked, Metric, Metrics, StepMetrics, metrics_named
 from ..train.names import FIT, refuse
 from .block import Block
@@ -140,8 +140,7 @@ def fit(
     are none of, ModelError for a folder that cannot be resumed.
     """
     refuse(others, "fit", FIT, fit.__annotations__)
-    if isinstance(validate, Iterator):
-        raise InputError("batches that can be iterated only once", where="validate=", hint="give a list")
+    check_repeatable(batches, validate, epochs)
     asked = metrics_named(metrics) if metrics else []
     wants_norm = any(getattr(c, "norm", False) for c in callbacks)
     told, state = [_Told(asked)], _Fit(net, trainer, callbacks)
@@ -176,6 +175,8 @@ def fit(
             data, label = given(batch)
             preds = net(data)
             other.add(loss(preds, label), preds, label)
+        if not other.samples:
+            raise InputError("nothing to evaluate: no batches", where="validate=", hint=NO_BATCHES)
         return other.metrics_now()
 
     run = Run(state, epochs)

@@ -17,7 +17,7 @@ from .array import Array
 from .place import Place, cpu, gpu, place_of
 from .running import adopt, apply, as_array, cast, moved
 from .shaping import broadcast_to, permute_dims, reshape
-from .specs import FLOAT, INT, dtype_of, known
+from .specs import FLOAT, INT, checked_sizes, dtype_of, known
 
 Where = Place | str | None
 ON_GPU = (2, 13)  # DLPack's numbers of CUDA's device memory and of managed memory
@@ -51,8 +51,10 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Where = None, copy: bool 
         return result.copy() if copy and result is obj else result
     if copy is False:
         shared, place = (obj, cpu()) if isinstance(obj, np.ndarray) else _of_dlpack(obj)
-        if wanted not in (None, shared.dtype):
-            raise NotShared(f"{shared.dtype} cannot be {wanted} without a copy", where="asarray")
+        if wanted not in (None, shared.dtype) or (isinstance(shared, np.ndarray) and not shared.dtype.isnative):
+            raise NotShared(
+                f"{shared.dtype} cannot be {wanted or DType.of(shared.dtype)} without a copy", where="asarray"
+            )
         if device is not None and place_of(device) is not place:
             raise NotShared(f"what lies on {place} cannot be on {device} without a copy", where="asarray")
         return adopt(shared, place)
@@ -99,7 +101,7 @@ def from_dlpack(x: Any, /, *, device: Where = None, copy: bool | None = None) ->
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    sizes = (shape,) if isinstance(shape, int) else tuple(int(n) for n in checked_sizes(shape))
     if min(sizes, default=0) < 0:
         raise ShapeError(f"{sizes} is no shape: sizes cannot be negative", where="mezzo.nd")
     return sizes

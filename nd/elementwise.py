@@ -293,13 +293,14 @@ def _as_bits(x: Array) -> Array:
 def signbit(x: Any, /) -> Array:
     """Return where the sign is negative, also of zeros and NaN."""
     one = as_array(x)
+    if one.dtype.kind == "c":
+        raise ShapeError(f"{one.where} has no sign", where="mezzo.nd.signbit", hint="take real or imag")
     return binary("Less", _as_bits(one) if one.dtype in _WHOLE else one, 0)
 
 
 def copysign(x1: Any, x2: Any, /) -> Array:
     """x1 with the sign of x2."""
-    a, b = alike(x1, x2, floating=True)
-    a, b = _arrays(a, b)
+    a, b = _arrays(*_reals("copysign", x1, x2))
     return where(binary("Equal", signbit(a), signbit(b)), a, unary("Neg", a))
 
 
@@ -310,7 +311,7 @@ def _arrays(*xs: Any) -> list[Array]:
 
 def nextafter(x1: Any, x2: Any, /) -> Array:
     """The next float from x1 towards x2: one more or less in the bits, which order floats of one sign."""
-    a, b = _arrays(*alike(x1, x2, floating=True))
+    a, b = _arrays(*_reals("nextafter", x1, x2))
     bits = _as_bits(a)
     grows = binary("Equal", binary("Less", a, b), unary("Not", signbit(a)))
     steps = where(grows, binary("Add", bits, 1), binary("Sub", bits, 1))
@@ -319,6 +320,17 @@ def nextafter(x1: Any, x2: Any, /) -> Array:
     result = where(binary("Equal", a, 0), tiny, moved)
     result = where(binary("Equal", a, b), b, result)
     return where(binary("Or", unary("IsNaN", a), unary("IsNaN", b)), binary("Add", a, b), result)
+
+
+def _reals(name: str, *xs: Any) -> list[Any]:
+    """Operands of one element type, whole numbers as float64. Raises ShapeError for complex numbers, which have no
+    order and no sign."""
+    found = alike(*xs, floating=True)
+    if found[0].dtype.kind == "c":
+        raise ShapeError(
+            "complex numbers, for which it means nothing", where=f"mezzo.nd.{name}", hint="take real or imag"
+        )
+    return found
 
 
 def _one(bits: Array) -> Array:
@@ -334,7 +346,7 @@ def _least(bits: Array) -> Array:
 
 def _ours(name: str, record: str, operands: int) -> Callable[..., Array]:
     def function(*xs: Any) -> Array:
-        given = alike(*xs, floating=True) if operands > 1 else [floats(xs[0])]
+        given = _reals(name, *xs) if operands > 1 else [floats(xs[0])]
         return apply(record, *given, domain="mezzo")
 
     def one(x: Any, /) -> Array:

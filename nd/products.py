@@ -28,7 +28,10 @@ def matmul(x1: Any, x2: Any, /) -> Array:
     return binary("MatMul", x1, x2)
 
 
-dot = matmul
+def dot(x1: Any, x2: Any, /) -> Array:
+    """MXNet's name for the sum of products over the last axis of one array and the first one of the other, which of
+    vectors and matrices is `matmul`."""
+    return tensordot(x1, x2, axes=1) if getattr(x2, "ndim", 0) > 2 else matmul(x1, x2)
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:

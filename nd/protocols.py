@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import functions
+import numpy as np
+
+from . import functions, linalg
 from .array import Array
-from .running import assign
+from .running import as_arrays, assign
+from .shaping import moveaxis
 
 # ufuncs of NumPy that the standard calls by another name
 UFUNCS = {
@@ -18,6 +21,31 @@ FUNCTIONS = {
     "amax": "max", "amin": "min", "concatenate": "concat", "cumsum": "cumulative_sum", "cumprod": "cumulative_prod",
     "transpose": "permute_dims", "around": "round",
 }  # fmt: skip
+
+
+def _dot(a: Any, b: Any) -> Array:
+    """NumPy's `dot`: over the last axis of one array and the last but one of the other."""
+    x, y = as_arrays([a, b])
+    if not (x.ndim and y.ndim):
+        return functions.multiply(x, y)
+    return functions.tensordot(x, y, axes=((-1,), (-2,))) if y.ndim > 2 else functions.matmul(x, y)
+
+
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
+    """NumPy's `linalg.norm`: of matrices, where there are two axes and an order is named, else of vectors."""
+    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if axis is None and ord is None:
+        return linalg.vector_norm(x, keepdims=keepdims)
+    if len(axes) == 1:
+        return linalg.vector_norm(x, axis=axes, ord=2 if ord is None else ord, keepdims=keepdims)
+    if len(axes) != 2:
+        raise TypeError("a norm of more than two axes")
+    last = moveaxis(x, axes, (-2, -1))
+    found = linalg.matrix_norm(last, ord="fro" if ord is None else ord, keepdims=keepdims)
+    return moveaxis(found, (-2, -1), axes) if keepdims else found
+
+
+OWN: dict[Any, Any] = {np.dot: _dot, np.linalg.norm: _norm}  # whose names say something else among ours
 
 
 def _named(name: str, other: dict[str, str]) -> Any:
@@ -41,7 +69,7 @@ def ufunc(given: Any, method: str, inputs: tuple[Any, ...], out: Any, options: d
 
 def function(given: Any, args: Any, kwargs: Any) -> Any:
     """`np.sum(a)`: the function of that name; NotImplemented where there is none, or it takes other arguments."""
-    ours = _named(given.__name__, FUNCTIONS)
+    ours = OWN.get(given) or _named(given.__name__, FUNCTIONS)
     if ours is None:
         return NotImplemented
     if given.__name__ == "transpose" and len(args) == 1 and not kwargs:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError, MezzoError, OutOfRange, ShapeError
+from ..ops.types import native
 from ..runtime.caches import bounded
 from ..runtime.engine import Engine, Variable, engine
 from ..runtime.memory.allocate import copied
@@ -294,6 +295,8 @@ def as_array(x: Any, place: Place | None = None) -> Array:
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ndarray | np.generic):
+        if x.__class__ is not np.ndarray and np.ma.is_masked(x):
+            raise InputError("some elements are masked", where="mezzo.nd", hint="fill them first: x.filled(...)")
         return adopt(copied(np.asarray(x), "asarray"), place or cpu())
     try:
         value = np.array(x)
@@ -317,7 +320,10 @@ def _holds_numpy(x: Any) -> bool:
 
 
 def adopt(value: Any, place: Place) -> Array:
-    """An array over memory that is there, and that nobody else writes; on a GPU, a copy of what lies on the host."""
+    """An array over memory that is there, and that nobody else writes; on a GPU, a copy of what lies on the host. Bytes
+    in the other order than this machine's are copied into it."""
+    if isinstance(value, np.ndarray):
+        value = native(value)
     if place.name != "cpu" and isinstance(value, np.ndarray):
         value = copied_to(value, place)
     array = _computed(engine(), "array", value, spec_of_value(value), place, *site())

@@ -13,7 +13,7 @@ from ..ops.core.rules import axes_of, axis_of
 from ..ops.errors import ShapeError
 from .array import Array
 from .running import apply, as_array, as_arrays, cast, common
-from .specs import known
+from .specs import checked_sizes, known
 
 
 class WrongSize(ShapeError, ValueError):
@@ -25,7 +25,7 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
     MXNet: `Reshape`. Raises ShapeError, also for `copy=False`."""
     if copy is False:
         raise ShapeError("a reshape is a copy", where="mezzo.nd.reshape", hint="leave out copy=False")
-    sizes = tuple(shape)
+    sizes = checked_sizes(shape)
     if -1 in sizes and 0 in x.shape and 0 in sizes:
         raise ShapeError(f"{list(sizes)} of {x.where}: -1 could be anything", where="mezzo.nd.reshape")
     if 0 in sizes and 0 not in x.shape:

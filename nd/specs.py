@@ -73,6 +73,14 @@ class Constant:
 _KNOWN: dict[object, Constant] = bounded("arrays: constants", MOST, {})
 
 
+def checked_sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple. Raises ShapeError for fractions: half of a size is `n // 2`, and 2.7 is no size."""
+    sizes = tuple(shape)
+    if any(isinstance(n, float | np.floating) for n in sizes):
+        raise ShapeError(f"{sizes} is no shape", where="mezzo.nd", hint="sizes are whole numbers: n // 2")
+    return sizes
+
+
 def known(value: float | Sequence[float], dtype: Any = np.int64) -> Constant:
     """A scalar or a list as an operand, int64 unless said otherwise."""
     hashable = tuple(value) if isinstance(value, list) else value
@@ -101,7 +109,7 @@ def dtype_of(given: Any) -> np.dtype[Any]:
         return given.numpy
     try:
         dtype: np.dtype[Any] = np.dtype(given)
-        return dtype
+        return dtype if dtype.isnative else np.dtype(dtype.type)
     except TypeError:
         named = next((d for d in DType if str(d) == given), None)
         if named is None:

@@ -288,6 +288,15 @@ def type_of(value: Any, *, known: bool = False) -> Type:
     return Tensor(dtype, tuple(int(n) for n in array.shape), array if known else None)
 
 
+def native(array: Array) -> Array:
+    """The numbers in this machine's order of bytes, the only one that kernels read; a copy where it is the other one.
+
+    >>> native(np.arange(3, dtype=">f4")).dtype is np.dtype("float32")
+    True
+    """
+    return array if array.dtype.isnative or array.dtype.kind not in "iufc" else array.astype(array.dtype.type)
+
+
 def differentiable(type: Type) -> bool:
     """True if values of a type have gradients: floats, complex numbers, and lists of them."""
     if isinstance(type, Sequence | Optional):

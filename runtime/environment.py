@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from operator import index
+from typing import Any
 
 from ..ops.errors import InputError
 
@@ -123,3 +125,20 @@ def usual_threads() -> int:
     """Return the default number of threads of a step: OMP_NUM_THREADS, else one for each processor."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return min(int(wanted), processors()) if wanted.isdecimal() and int(wanted) else processors()
+
+
+def threads_for(asked: int | None) -> int:
+    """Return the number of threads that a session asks for, the usual one for None or 0. Raises InputError."""
+    return whole("threads", asked, 0) or usual_threads()
+
+
+def whole(name: str, value: Any, least: int) -> int | None:
+    """Return a whole number from `least` on, or None. Raises InputError for anything else: text from the environment,
+    say, which libraries would take for an address."""
+    try:
+        number = None if value is None else index(value)
+    except TypeError:
+        number = least - 1
+    if number is not None and number < least:
+        raise InputError(f"{name}={value!r}", where="Session", hint=f"a whole number from {least} on, or None")
+    return number

@@ -159,15 +159,16 @@ def at_kinks() -> list[Any]:
         ("ReduceProd", [ties, [1]], {}, lambda x, _: torch.prod(x, 1, keepdim=True)),
         ("CumProd", [other, 1], {}, lambda x, _: torch.cumprod(x, 1)),
         ("Pow", [[0.0, 0, 0, 2], [0.0, 2, 1, 0]], {}, torch.pow),
+        ("Atan2", [[0.0, 0, 1, -1], [0.0, -1, 0, 0]], {}, torch.atan2),
     ]
 
 
-@pytest.mark.parametrize("number", range(22))
+@pytest.mark.parametrize("number", range(23))
 def test_at_kinks_gradients_are_those_of_pytorch(number: int) -> None:
     torch = peer("torch")
     name, values, attrs, function = at_kinks()[number]
     xs = [np.array(v, np.int64 if np.asarray(v).dtype.kind == "i" else np.float64) for v in values]
-    c = check.case(OPS["", name], Sample(xs, attrs))
+    c = check.case(OPS["mezzo" if name == "Atan2" else "", name], Sample(xs, attrs))
     assert c is not None
     found = check.by_graph(c, c.graph)
     theirs = [torch.tensor(x, requires_grad=x.dtype.kind == "f") for x in xs]

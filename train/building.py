@@ -78,6 +78,14 @@ class Step:
     rows: bool = True
 
     def __post_init__(self) -> None:
+        for name, bound in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
+            if bound is not None and not bound > 0:
+                raise InputError(f"{name}={bound!r}", where="Trainer", hint="a number above 0; None bounds nothing")
+        gather: Any = self.gather
+        if not isinstance(gather, int) or gather < 1:
+            raise InputError(
+                f"gather={self.gather!r}", where="Trainer", hint="how many calls make an update: 1, 2, ..."
+            )
         if self.optimizer.lazy_update and not self.optimizer.elementwise:
             raise InputError(
                 f"{self.optimizer.kind} measures whole tensors, of which lazy_update steps some rows",

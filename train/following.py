@@ -167,6 +167,18 @@ def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
     return by_name
 
 
+NO_BATCHES = "are they iterated a second time, or larger than the data, the last one being left out?"
+
+
+def check_repeatable(batches: Any, validate: Any, epochs: int) -> None:
+    """Raise InputError for data that are gone after one pass and would be asked for again: a later epoch, or validation
+    of it, would find nothing, and a loss of 0."""
+    for data, name, again in ((batches, "batches", epochs > 1), (validate, "validate=", True)):
+        if again and isinstance(data, Iterator):
+            hint = "give a list, a DataLoader" + (", or a function that makes them for an epoch" * (name == "batches"))
+            raise InputError("batches that can be iterated only once", where=name, hint=hint)
+
+
 def follow(
     run: Run,
     batches: Callable[[int], Iterable[Any]],
@@ -201,7 +213,7 @@ def follow(
             run.epoch, run.validation = epoch, None
             begin()
             tell("epoch_begin")
-            source = batches(epoch)
+            source, done = batches(epoch), run.step
             for batch in _until(run, waits.timed(source)):
                 run.batch = batch
                 run.step += 1
@@ -209,6 +221,8 @@ def follow(
                 with _timed(run, "steps"):
                     run.last = step(run.batch)
                 tell("step_end")
+            if run.step == done and not run.stopping:
+                raise InputError("an epoch without a batch", where="batches", hint=NO_BATCHES)
             run.metrics = ended()
             if not run.stopping:
                 with _timed(run, "validation"):

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ..importers import load_graph
-from ..ops import DType, Op, Tensor
+from ..ops import OPS, OPSETS, DType, Op, Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
 from ..ops.quantization.quantize import int_range
@@ -75,15 +75,23 @@ def quantize(
     graph = model if isinstance(model, Graph) else load_graph(model)
     plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
-    insertion = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, frozenset(skip))
+    left = frozenset([skip] if isinstance(skip, str) else skip)
+    names = {n.name for g in (graph, typed) for n in g.nodes}
+    if unknown := [s for s in left - names if not any((domain, s) in OPS for domain in OPSETS)]:
+        raise InputError(
+            f"skip={sorted(unknown)}", where="quantize", hint="names of nodes of the model, or of operators"
+        )
+    insertion = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, left)
     values = insertion.choose()
     if not values:
         return typed
     levels = 1 << ACTIVATIONS[activations].bits
     whole = insertion.graph(ranges(typed, values, [_feeds(typed, item) for item in data], method, percentile, levels))
     whole = whole if train else with_integer_weights(whole)
-    names = {o: name for o, name in zip(whole.outputs, graph.outputs, strict=True) if o != name}
-    nodes = (Node("Identity", (o,), (name,), name=name) for o, name in names.items())  # simplification renames results
+    renamed = {o: name for o, name in zip(whole.outputs, graph.outputs, strict=True) if o != name}
+    nodes = (
+        Node("Identity", (o,), (name,), name=name) for o, name in renamed.items()
+    )  # simplification renames results
     return infer(whole.but(nodes=(*whole.nodes, *nodes), outputs=graph.outputs))
 
 

@@ -42,6 +42,8 @@ class Histogram:
         """The range whose steps, so many, tell most of the distribution: least divergence of the cut one from the
         stepped."""
         width = (self.high - self.low) / BINS
+        if not width:  # one number, such as the zeros of a Relu that nothing reaches
+            return self.low, self.high
         best: tuple[float, Range] | None = None
         for share in SHARES:
             first = round(max((self.low * share - self.low) / width, 0))

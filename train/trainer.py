@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
 from ..runtime.devices import options_for
-from ..runtime.environment import usual_threads
+from ..runtime.environment import threads_for
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph, State
@@ -36,10 +36,10 @@ from .collective import Collective
 from .exchange import COMPARED, LOST, Exchange
 from .exchanges import Exchanging, exchanges_of
 from .feeding import fed
-from .following import Callback, Functions, Resumed, Run, follow, states_of
+from .following import NO_BATCHES, Callback, Functions, Resumed, Run, check_repeatable, follow, states_of
 from .from_mxnet import take_up
 from .integers import with_integer_weights
-from .judged import METRICS, Asked, Measures, judged, measures_of, terms_of, zeroed
+from .judged import METRICS, SEEN, Asked, Measures, judged, measures_of, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metrics, StepMetrics
@@ -135,6 +135,8 @@ class Trainer:
         **others: Any,
     ) -> None:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
+        train = [train] if isinstance(train, str) else train
+        freeze = [freeze] if isinstance(freeze, str) else freeze
         given = model if isinstance(model, Graph) else load_graph(model)
         self.source = infer(prepared(given, train or ()))
         devices, policy = devices_of(device), None if amp is None else policy_named(amp)
@@ -174,7 +176,7 @@ class Trainer:
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
-            about = {"threads": threads or usual_threads(), "onednn": onednn, "exchange": self.exchange is not None}
+            about = {"threads": threads_for(threads), "onednn": onednn, "exchange": self.exchange is not None}
             self.graph_of_step, again = chosen(steps, self.graph_of_step, types, options_for("cpu", **about))
         self._steps = partial(steps, again=again)
         check_products(precision)
@@ -422,8 +424,7 @@ class Trainer:
         the training. With a store that sums, callbacks see numbers over all workers, so that all decide alike.
         """
         refuse(others, "fit", FIT, Trainer.fit.__annotations__)
-        if isinstance(validate, Iterator):
-            raise InputError("batches that can be iterated only once", where="validate=", hint="give a list")
+        check_repeatable(batches, validate, epochs)
         told = [*callbacks, *([Functions(on_step, on_epoch)] if on_step or on_epoch else [])]
         back, self._callbacks, self._resumed = Resumed(told, self._resumed), told, {}
         whole = (
@@ -495,6 +496,8 @@ class Trainer:
         for feeds in batches:
             fed, _ = self._fed(feeds)
             self._measure(measures, session.run(fed), fed)
+        if self.exchange is None and not float(session.states[SEEN]):
+            raise InputError("nothing to evaluate: no batches", where="evaluate", hint=NO_BATCHES)
         several = everywhere and self._team is None  # a team's first device has seen them all
         return metrics_of(session.states, measures, self.terms, self.exchange if several else None)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import OutOfRange, ShapeError
 from ..op import broadcast_dims
 from ..types import Array, Dim, DType, Tensor
 
@@ -181,3 +181,13 @@ def check_broadcast_to(X: Tensor, *operands: Tensor | None) -> None:
             grows = sizes and any(d == 1 and isinstance(n, int) and n != 1 for d, n in zip(X.dims, sizes, strict=False))
             if sizes is None or grows or len(t.dims) > len(X.dims):
                 raise ShapeError(f"{t} does not broadcast to {X}")
+
+
+def check_labels(low: int, high: int, classes: int) -> None:
+    """Raise OutOfRange where labels from `low` to `high` are not among so many classes: none counts from the end, and
+    what other runtimes leave out (-1, -100) is asked for by `ignore_index`."""
+    if low < 0 or high >= classes:
+        raise OutOfRange(
+            f"labels run from {low} to {high}, and there are {classes} classes",
+            hint="classes count from 0; ignore_index=-100, say, leaves out the labels that are -100",
+        )

@@ -86,7 +86,8 @@ def atan2(e: Expressions, Y: Expr, X: Expr) -> Expr:
 @atan2.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     Y, X = xs
-    part = g.Div(dys[0], g.Add(g.Mul(X, X), g.Mul(Y, Y)))
+    zero, square = g.scalar(0, X), g.Add(g.Mul(X, X), g.Mul(Y, Y))
+    part = g.Where(g.Equal(square, zero), zero, g.Div(dys[0], square))  # nothing at the origin, as PyTorch's
     return g.Mul(part, X), g.Neg(g.Mul(part, Y))
 
 

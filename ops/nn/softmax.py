@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core import weights
 from ..core.broadcast import zeros_like
-from ..core.rules import axis_of, narrow, same, widen
+from ..core.rules import axis_of, check_labels, narrow, same, widen
 from ..errors import ShapeError
 from ..math.derivatives import flat
 from ..op import Builder, Context, Op, Sample, Twin, Value, op
@@ -138,6 +138,8 @@ def _loss(
     """The negative log likelihood of the targets, in the element type `dtype`."""
     counted = xp.ones(target.shape, bool) if ignore_index is None else target != ignore_index
     classes = xp.where(counted, target, 0).astype(np.int64)
+    if classes.size:
+        check_labels(int(classes.min()), int(classes.max()), log_prob.shape[1])
     picked = xp.take_along_axis(log_prob, xp.expand_dims(classes, 1), 1).squeeze(1)
     weights = xp.ones(target.shape, log_prob.dtype) if weight is None else widen(weight)[classes]
     weights = xp.where(counted, weights, 0)

@@ -241,6 +241,8 @@ def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: 
         raise NoTemplate("it has subgraphs, or is for a GPU")
     with tracing():
         trace = traced(read_directly(graph), types, options, budget)
+    if trace.symbols.ranks:
+        raise NoTemplate("an input may have any rank")
     values = trace.symbols.values(types)
     if values is None:
         raise NoTemplate("its own sizes do not meet its guards")

@@ -120,6 +120,12 @@ def size_of(type: Type, axis: int) -> int:
     return type.sizes[axis]
 
 
+def rank_of(type: Type) -> int:
+    """Return the rank of a static tensor."""
+    assert isinstance(type, Tensor)
+    return type.rank
+
+
 def filled(type: Type, put: Concrete) -> Type:
     """The type with numbers in the place of symbolic sizes, in what a list holds too."""
     if isinstance(type, Sequence | Optional | Map):
@@ -211,13 +217,15 @@ class Symbols:
     """Symbolic types for the inputs of a graph: one symbol for each name of a dim, and for each dim without one.
 
     `places` names an input and axis for each symbol, `equal` further ones that have to agree with a symbol. A size of 0
-    has no symbol: the axes in `empty` have no elements for any sizes that this is for.
+    has no symbol: the axes in `empty` have no elements for any sizes that this is for. `ranks` are those of inputs that
+    may have any.
     """
 
     trace: SizeTrace = field(default_factory=SizeTrace)
     places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     equal: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
     empty: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    ranks: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     types: dict[str, Type] = field(default_factory=dict[str, Type])
     named: dict[str, SymbolicSize | Literal[0]] = field(default_factory=dict[str, Any])
 
@@ -225,7 +233,10 @@ class Symbols:
         """Give an input its type. Raises NoTemplate for what is no tensor of numbers."""
         if not isinstance(declared, Tensor) or not isinstance(actual, Tensor) or not actual.static:
             raise NoTemplate(f"input {name!r} is no tensor of numbers")
-        dims = (None,) * actual.rank if declared.dims is None else declared.dims
+        dims = declared.dims
+        if dims is None:
+            dims = (None,) * actual.rank
+            self.ranks.append((name, actual.rank))
         sizes = [self._size(name, axis, *pair) for axis, pair in enumerate(zip(dims, actual.sizes, strict=True))]
         self.types[name] = Tensor(actual.dtype, tuple(sizes))
 
@@ -249,6 +260,8 @@ class Symbols:
     def values(self, types: Mapping[str, Type]) -> list[int] | None:
         """Return the values of the symbols for these types of the inputs; None if what they stand in is not for
         them."""
+        if any(rank_of(types[name]) != rank for name, rank in self.ranks):
+            return None
         sizes = [size_of(types[name], axis) for name, axis in self.places]
         if any(size_of(types[name], axis) for name, axis in self.empty):
             return None

@@ -10,7 +10,7 @@ import numpy as np
 from ...ops import DType, Map, Optional, Tensor, Type
 from ...ops import Sequence as ListType
 from ...ops.errors import InputError
-from ...ops.types import Array, type_of
+from ...ops.types import Array, native, type_of
 from ..compile.growing import GrowingArray
 from ..ir.graph import Signature
 
@@ -106,7 +106,7 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
         if value.dtype.kind == "S":
             return np.char.decode(value, "utf8").astype(object)
         return value.astype(object) if value.dtype.kind in "UT" else _texts(value)
-    return np.ascontiguousarray(value).reshape(value.shape)
+    return native(np.ascontiguousarray(value).reshape(value.shape))
 
 
 def _texts(array: Array) -> Array:

@@ -24,7 +24,7 @@ from ..compile.kernel import Exchange
 from ..compile.lower import Options
 from ..compile.program import Port, Program
 from ..devices import device_named
-from ..environment import processors, usual_threads
+from ..environment import processors, threads_for, whole
 from ..files import replace_file
 from ..ir.graph import Graph
 from ..ir.interpreter import InvalidOperation, Meter
@@ -131,13 +131,13 @@ class Session:
         exchange: Exchange | None = None,
         name: str = "",
     ) -> None:
-        self._model, self.budget = model, budget or Budget()
+        self._model, self.budget, max_memory = model, budget or Budget(), whole("max_memory", max_memory, 0)
         self.signature = replace(model.signature, name=name or model.signature.name)
         self._owner = self.signature.name or "a program"
         self._stored = None if isinstance(model, Graph) else model
         self.device = on = device_named(device)
         self._options = Options(
-            on.target, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
+            on.target, Strategy(strategy), fuse=fuse, threads=threads_for(threads), onednn=onednn,
             precision=on.check_precision(precision, onednn), exchange=exchange is not None,
             numpy_random=random == "numpy",
             nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
@@ -160,10 +160,10 @@ class Session:
         self._numpy_random = random == "numpy"
         self.planning = _PLANNING
         self._table = threading.Lock()
-        most = 1 if self.signature.states else max(1, instances or processors())
+        most = 1 if self.signature.states else whole("instances", instances, 1) or processors()
         spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
-        self._kept = KeptPrograms(max_programs, on.held, weakly(self._ran, {}))
+        self._kept = KeptPrograms(whole("max_programs", max_programs, 0), on.held, weakly(self._ran, {}))
         self._seats = ArenaPool(on, self._pool, self._kept, most, max_memory, spare, self._owner)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
         self._planned, self._reported = 0, False

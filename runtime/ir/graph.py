@@ -15,7 +15,7 @@ import numpy as np
 from ...ops import OPS, Body, DType, Op, Type
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError, ShapeError, UnsupportedModel
-from ...ops.types import Array, type_of
+from ...ops.types import Array, native, type_of
 
 # Keys of metadata that tell of the file that a graph was read from.
 PRODUCER, DOMAIN, MODEL_VERSION, SIGNATURE = (
@@ -301,12 +301,12 @@ class GraphBuilder:
     def const(self, value: Any, dtype: DType | None = None) -> str:
         """An initialiser; integers are int64 unless `dtype` says otherwise."""
         name = self._new_name("const")
-        self._constants[name] = np.asarray(value, dtype.numpy if dtype else None)
+        self._constants[name] = native(np.asarray(value, dtype.numpy if dtype else None))
         return name
 
     def state(self, name: str, first: Any) -> str:
         """Declare a state with its first value; returns the value that a run reads. See `update`."""
-        self._constants[name] = np.asarray(first)
+        self._constants[name] = native(np.asarray(first))
         self._types[name] = type_of(self._constants[name])
         self._states.append(State(name, name, ""))
         return name

@@ -26,6 +26,7 @@ class SGD(Optimizer):
     nesterov: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.momentum and (self.dampening or self.nesterov):
             raise InputError("dampening and nesterov belong to a momentum", where="SGD", hint="give momentum=0.9")
 

@@ -43,6 +43,17 @@ def matches(name: str, *patterns: str) -> bool:
     return any(name == p or fnmatchcase(name, p) for p in patterns)
 
 
+NOT_BELOW_0 = "weight_decay momentum dampening epsilon beta1 beta2 rho alpha".split()
+
+
+def check_settings(kind: str, **settings: float) -> None:
+    """Raise InputError for settings below 0 or without an end, and for shares of a running mean that are 1 or more."""
+    for name, value in settings.items():
+        if not 0 <= value < (1 if name in ("beta1", "beta2") else np.inf):
+            hint = "a number from 0 on" + " to below 1" * (name in ("beta1", "beta2"))
+            raise InputError(f"{name}={value!r}", where=kind, hint=hint)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Parameters whose names match one of `patterns` (shell wildcards): their rate is multiplied by `scale`, and they
@@ -51,6 +62,11 @@ class Group:
     patterns: tuple[str, ...]
     scale: float = 1.0
     weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.patterns, str):  # whose letters would be patterns, `*` that of all names
+            object.__setattr__(self, "patterns", (self.patterns,))
+        check_settings("Group", scale=self.scale, weight_decay=self.weight_decay or 0.0)
 
     def holds(self, name: str) -> bool:
         return matches(name, *self.patterns)
@@ -81,6 +97,18 @@ class Optimizer:
     groups: tuple[Group, ...] = ()
     lazy_update: bool = False
     draws: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, np.number) and not isinstance(self.rate, float):
+            object.__setattr__(self, "rate", self.rate.item())
+        if isinstance(self.groups, Group):
+            object.__setattr__(self, "groups", (self.groups,))
+        if isinstance(self.rate, int | float):
+            check_settings(self.kind, rate=self.rate)
+        elif not hasattr(self.rate, "rate"):
+            hint = "a number from 0 on, or a schedule of mz.schedule"
+            raise InputError(f"rate={self.rate!r}", where=self.kind, hint=hint)
+        check_settings(self.kind, **{n: getattr(self, n) for n in NOT_BELOW_0 if hasattr(self, n)})
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....ops import DType, Tensor
+from ....ops.core.rules import check_labels
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
 from ...ir.graph import Node
 
@@ -64,14 +65,10 @@ class _Labels:
         self._begin = (np.arange(batch).reshape(-1, *[1] * len(spatial)) * (self._classes * self._step) + inner).copy()
 
     def places(self) -> Any:
-        """Places in the scores as one list; labels count from the end where they are negative, as the reference has
-        them. Raises IndexError for a label that is no class."""
+        """Places in the scores as one list. Raises OutOfRange for a label that is no class."""
         labels = self._labels
         low, high = labels.item(labels.argmin()), labels.item(labels.argmax())  # quicker than reductions
-        if high >= self._classes or low < -self._classes:
-            raise IndexError(f"labels run from {low} to {high}, and there are {self._classes} classes")
-        if low < 0:
-            labels = np.where(labels < 0, labels + self._classes, labels)
+        check_labels(low, high, self._classes)
         return (labels if self._step == 1 else labels * self._step) + self._begin
 
 
