@@ -7,9 +7,9 @@ float32; arrays come from `kv.empty` and the value is read where it lies; rows i
 which are copied in and out. Rows ending in `/async` are those of `dist_async`, where nobody waits for anybody. All
 through the public verbs.
 
-Floors are bare streams (bench/peers/bare_stream.py): `ring` sends as many bytes as gloo's ring, `stream` as many as two
-workers and one server, without a sum (`stream-threads`: by two threads for each connection); `plain` is the same row
-without TLS.
+Floors are bare streams (bench/peers/bare_stream.py): `ring` sends as many bytes as gloo's ring, or as a server beside
+each worker, and `tls-ring` the same under TLS; `stream` as many as two workers and one server, without a sum
+(`stream-threads`: by two threads for each connection); `plain` is the same row without TLS.
 
 Peers: `gloo` is all_reduce of torch.distributed, `mxnet` push and pull of MXNet 1.9.1 (dist_sync, two workers and two
 servers) with one key, `mxnet-16-keys` with the bytes spread over 16 keys; `impi` and `openmpi` are MPI_Allreduce of
@@ -91,7 +91,7 @@ def _cases() -> Iterator[Case]:
             yield Case(f"{name}/ordinary", size, f"tcp{where}", "ordinary", taking)
     for where in ("", "-beside", "-one"):
         name = f"tls{where}/64MB"
-        yield Case(name, "64MB", f"tls{where}", "empty", ("plain",), bars[name])
+        yield Case(name, "64MB", f"tls{where}", "empty", ("plain", "ring", "tls-ring"), bars[name])
 
 
 CASES = {c.name: c for c in _cases()}
@@ -186,8 +186,8 @@ SECRET = {"MEZZO_JOB_KEY": "the key of a bench", "MEZZO_TLS": "1"}
 def bare(what: str) -> Team:
     """Two workers that exchange bytes with each other, or with one server."""
     command, port = [sys.executable, str(PEERS_AT / "bare_stream.py")], str(free_port())
-    if what == "ring":
-        return Team([started([*command, "ring", port, str(rank)], {}) for rank in range(2)], [])
+    if what in ("ring", "tls-ring"):
+        return Team([started([*command, what, port, str(rank)], {}) for rank in range(2)], [])
     others = [started([*command, "server" if what == "stream" else "threads", port], {})]
     return Team([started([*command, "worker", port], {}) for _ in range(2)], others)
 
@@ -205,7 +205,7 @@ def team(name: str) -> Team:
             return job([*ours, "dist_sync"], serving, SERVERS[name[3:]], ["one", "two"], SECRET)
         case "tcp-async":
             return job([*ours, "dist_async"], serving, SERVERS[""], ["one", "two"])
-        case "ring" | "stream" | "stream-threads":
+        case "ring" | "tls-ring" | "stream" | "stream-threads":
             return bare(name)
         case "gloo":
             port = str(free_port())
@@ -274,7 +274,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", default="*", help="names or patterns, with commas between (default: all)")
     parser.add_argument(
         "--peers",
-        default="gloo,mxnet,mxnet-16-keys,impi,openmpi,ring,stream,stream-threads,plain",
+        default="gloo,mxnet,mxnet-16-keys,impi,openmpi,ring,tls-ring,stream,stream-threads,plain",
         help="with commas between (default: all)",
     )
     parser.add_argument("--rounds", type=int, default=0, help="of each contestant (default: 9)")

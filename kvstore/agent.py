@@ -29,10 +29,12 @@ STARTING = 30.0  # seconds that an agent may take to start, at least
 
 @dataclass(frozen=True, slots=True)
 class ServedHost:
-    """The host that an agent serves: the name under which its members meet, and the ranks of its workers."""
+    """The host that an agent serves: the name under which its members meet, the ranks of its workers, and the gathering
+    of the job."""
 
     name: str
     ranks: tuple[int, ...]
+    gathering: int = 0
 
 
 def start(environment: Environment, place: ServedHost) -> int:
@@ -40,6 +42,14 @@ def start(environment: Environment, place: ServedHost) -> int:
     given = {**os.environ, **environment.as_role("worker").variables()}
     command = [sys.executable, "-m", "mezzo.kvstore.agent", json.dumps(asdict(place))]
     return os.posix_spawn(sys.executable, command, given)
+
+
+def ended(pid: int) -> bool:
+    """True if the agent that this process has started is gone."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # it was waited for, or this process does not care for its children
+        return True
 
 
 def serve(environment: Environment, place: ServedHost) -> None:
@@ -52,7 +62,7 @@ def serve(environment: Environment, place: ServedHost) -> None:
         me = len(place.ranks)
         mesh = join(place.name, me, me + 1, max(environment.deadline, STARTING))
         try:
-            member = Member(loop, environment, "agent")
+            member = Member(loop, environment, "agent", gathering=place.gathering)
             link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
         except MezzoError as problem:
             reason = f"{problem.where}: {problem.message}"
@@ -90,7 +100,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the job ends it
     given = json.loads(sys.argv[1])
     try:
-        serve(Environment.read(), ServedHost(given["name"], tuple(given["ranks"])))
+        serve(Environment.read(), ServedHost(given["name"], tuple(given["ranks"]), given["gathering"]))
     except MezzoError as error:
         print(f"agent: {error}", file=sys.stderr, flush=True)
         return 1

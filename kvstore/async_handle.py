@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..ops.errors import MezzoError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, Workload, engine
 
@@ -89,6 +91,12 @@ class Handle:
 
     def wait(self) -> list[Array]:
         return [self._wait(ticket) for ticket in self._tickets]
+
+    def drop(self) -> None:
+        """Wait until they have ended, well or not: their errors are known."""
+        for ticket in self._tickets:
+            with suppress(MezzoError):
+                (ticket.work if isinstance(ticket, AsyncHandle) else ticket).wait()
 
 
 def _wait(ticket: Ticket | AsyncHandle) -> Array:

@@ -109,6 +109,21 @@ class Backend(Protocol):
         """The scheduler's view of the job; one of nobody where there is none."""
         ...
 
+    @property
+    def rejoins(self) -> bool:
+        """True if `again` may succeed: the job waits for others in the place of workers that have died."""
+        ...
+
+    @property
+    def gathering(self) -> int:
+        """Number of times that the job had gathered before the workers met here."""
+        ...
+
+    def again(self) -> Backend:
+        """After a failure: join the job again, as the same rank, and return a backend without keys. Every worker does.
+        Raises the failure where the job does not gather again, InputError where nothing has failed."""
+        ...
+
     def close(self, error: BaseException | None = None) -> None:
         """Leave, telling the others whether because of an error. Calling it again does nothing."""
         ...

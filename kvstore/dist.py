@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +18,10 @@ from ..ops.errors import InputError, MezzoError, PeerError
 from ..ops.types import Array, DType
 from . import agent
 from .environment import Environment
-from .host.backend import HostStore
+from .host.backend import Again, HostStore
 from .host.group import Group
 from .host.mesh import join
+from .host.opening import meeting, rejoining
 from .host.values import HostValue
 from .levels import Levels, host_of
 from .link import Link
@@ -45,8 +47,10 @@ from .wire import FRAME
 class DistStore(HostStore):
     """The backend of a group whose sums go to servers."""
 
-    def __init__(self, kind: str, group: Group, link: Link, member: Member, loop: Loop, pid: int | None) -> None:
-        super().__init__(kind, group, reporter=Reporter(member, group.wait))
+    def __init__(
+        self, kind: str, group: Group, link: Link, member: Member, loop: Loop, pid: int | None, again: Again | None
+    ) -> None:
+        super().__init__(kind, group, reporter=Reporter(member, group.wait), again=again)
         self.rank, self.num_workers = member.welcome.rank, member.welcome.num_workers
         self._link, self._member, self._loop, self._pid = link, member, loop, pid
         self._closed = False
@@ -81,6 +85,7 @@ class DistStore(HostStore):
     def set_compression(self, packings: Packings) -> None:
         super().set_compression(packings)
         self._packings = packings
+        self._again = self._again if not packings.least else None  # what was lost would be lost for good
 
     def drop_losses(self) -> None:
         if any(value.packing for value in self._values.values()):
@@ -298,26 +303,35 @@ class DistStore(HostStore):
             self._link.close(told)
             self._member.leave(0 if told is None else 1, "" if told is None else told.message)
             self._loop.close()
-            if self._pid is not None:
-                with suppress(ChildProcessError):  # where the user's process does not care for its children
-                    os.waitpid(self._pid, os.WNOHANG)
+            self._reap()
+
+    def _part(self, failure: MezzoError) -> None:
+        self._closed = True
+        super()._part(failure)
+        self._link.close(failure)
+        self._reap()
+
+    def _reap(self) -> None:
+        if self._pid is not None:
+            with suppress(ChildProcessError):  # where the user's process does not care for its children
+                os.waitpid(self._pid, os.WNOHANG)
 
 
 def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
     """Join a job with servers. Raises DeadlineError or PeerError where it does not come together."""
     loop = Loop()
-    member = link = None
+    member = mesh = link = pid = None
     try:
         member = Member(loop, environment, "worker", consistency=str(levels))
         welcome = member.welcome
         rank = welcome.rank
-        name = f"mezzo/{environment.root[0]}:{environment.root[1]}/{environment.host}"
-        pid = None
+        name = meeting(environment, welcome)
         if levels.sums:
             ranks = welcome.hosts[host_of(welcome, rank)][1]
             if rank == ranks[0]:
-                pid = agent.start(environment, agent.ServedHost(name, ranks))
-            mesh = join(name, ranks.index(rank), len(ranks) + 1, max(environment.deadline, agent.STARTING))
+                pid = agent.start(environment, agent.ServedHost(name, ranks, welcome.gathering))
+            patience, look = max(environment.deadline, agent.STARTING), partial(_look, member, pid)
+            mesh = join(name, ranks.index(rank), len(ranks) + 1, patience, look=look)
         else:
             ranks = (rank,)
             mesh = join(f"{name}/{rank}", 0, 1, environment.deadline)
@@ -326,12 +340,37 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
         group = Group(mesh, ranks, environment.deadline, f"{kind}, rank {rank}", link)
         member.failed = link.uplink.failed = group.fail
         member.moved = link.uplink.moved
-        return DistStore(kind, group, link, member, loop, pid)
+        again = rejoining(member, loop, lambda: open_dist(kind, replace(environment, rank=rank), levels))
+        store = DistStore(kind, group, link, member, loop, pid, again if environment.rejoin else None)
+        store.gathering = welcome.gathering
+        return store
     except BaseException as error:
+        if environment.rejoin and isinstance(error, MezzoError) and member is not None and member.gathers():
+            if link is not None:  # one has died meanwhile
+                link.close(error)
+            if mesh is not None:
+                mesh.close()
+            loop.close()
+            if pid is not None:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+            return open_dist(kind, replace(environment, rank=member.welcome.rank), levels)
         if member is not None:
             member.leave(1, f"{error.where}: {error.message}" if isinstance(error, MezzoError) else _reason(error))
         loop.close()
         raise
+
+
+def _look(member: Member, pid: int | None) -> None:
+    """Raise what keeps the members of a host from meeting: who has started the agent sees its end, and tells all."""
+    member.look()
+    if pid is not None and agent.ended(pid):
+        raise PeerError(
+            "the agent of this host has ended before it met its workers",
+            where=member.name,
+            hint="see what it printed last",
+        )
 
 
 def _reason(error: BaseException) -> str:

@@ -17,6 +17,7 @@ torchrun, Open MPI and Slurm tell stands for them (`schedulers.py`).
 | MEZZO_KV_DEADLINE | seconds after which a wait is an error | 120 |
 | MEZZO_KV_MEMORY | MiB that a server or agent may take for values | half of the machine's |
 | MEZZO_KV_GRACE | seconds for which a server that is started again may be away | 0: its end is that of the job |
+| MEZZO_KV_REJOIN | seconds in which all meet again, another in the place of a worker that died | 0: that ends the job |
 | MEZZO_KV_KEPT | descriptor of a file without a name, in which a server keeps what must outlive it | none |
 | MEZZO_INCARNATION | how often this process was started again in its place | 0 |
 | MEZZO_JOB_KEY | the secret of the job: where one process has it, every connection proves it at both ends | none |
@@ -75,6 +76,7 @@ class Environment:
     deadline: float = DEADLINE  # seconds
     memory: int = 0  # bytes for values; 0: half of the machine's
     grace: float = 0.0  # seconds
+    rejoin: float = 0.0  # seconds
     kept: int | None = None  # a descriptor
     incarnation: int = 0
     key: str = field(default="", repr=False)
@@ -103,6 +105,7 @@ class Environment:
             deadline=found.take("MEZZO_KV_DEADLINE", _seconds, DEADLINE),
             memory=found.take("MEZZO_KV_MEMORY", _between(1, 1 << 30), 0) << 20,
             grace=found.take("MEZZO_KV_GRACE", _seconds, 0.0),
+            rejoin=found.take("MEZZO_KV_REJOIN", _seconds, 0.0),
             kept=found.take("MEZZO_KV_KEPT", _between(0, MOST), None),
             incarnation=found.take(INCARNATION, _between(0, MOST), 0),
             key=found.take("MEZZO_JOB_KEY", _text, ""),
@@ -136,6 +139,7 @@ class Environment:
         made |= {"MEZZO_RANK": str(self.rank)} if self.rank is not None else {}
         made |= {"MEZZO_KV_MEMORY": str(self.memory >> 20)} if self.memory else {}
         made |= {"MEZZO_KV_GRACE": f"{self.grace:g}"} if self.grace else {}
+        made |= {"MEZZO_KV_REJOIN": f"{self.rejoin:g}"} if self.rejoin else {}
         made |= {"MEZZO_KV_KEPT": str(self.kept)} if self.kept is not None else {}
         made |= {INCARNATION: str(self.incarnation)} if self.incarnation else {}
         made |= {"MEZZO_TLS": "1"} if self.tls else {}

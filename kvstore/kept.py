@@ -134,11 +134,15 @@ class KeptKey:
 
 
 class Kept:
-    """The records of a file. `ranks`: how many speak to this server."""
+    """The records of a file. `ranks`: how many speak to this server; `gathering`: of the job, since what was kept in an
+    earlier one is forgotten."""
 
-    def __init__(self, file: File, ranks: int) -> None:
+    def __init__(self, file: File, ranks: int, gathering: int = 0) -> None:
         self._file, self._ranks = file, ranks
-        self._end = file.map(0, PAGE)[:8].view(np.int64)  # the word: bytes of records that count
+        self._end = file_words(file.map(0, PAGE), 2)  # the word: bytes of records that count; and of which gathering
+        if self._end[1] != gathering:
+            store(self._end, 0, 0)
+            store(self._end, 1, gathering)
         self.keys: dict[int, KeptKey] = {}
         self.optimizer: SetOptimizer | None = None
         self.era = 0  # how many optimizers there were

@@ -162,6 +162,17 @@ class Local:
     def overview(self) -> Overview:
         return Overview()
 
+    @property
+    def rejoins(self) -> bool:
+        return False
+
+    @property
+    def gathering(self) -> int:
+        return 0
+
+    def again(self) -> Local:
+        raise InputError("there are no other workers", where=f"rejoin in {self.kind}")
+
     def close(self, error: BaseException | None = None) -> None:
         pass
 

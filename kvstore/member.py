@@ -21,6 +21,9 @@ def silence(deadline: float) -> float:
     return max(2.0, min(30.0, deadline * 0.75))
 
 
+WORD = 10.0  # seconds in which the scheduler tells what becomes of a job that has failed, at most
+
+
 class JobEnded(PeerError):
     """The job has ended before this process came."""
 
@@ -43,11 +46,14 @@ class Member:
         address: str = "",
         consistency: str = "sequential/sequential",
         deadline: float | None = None,
+        gathering: int = 0,
     ) -> None:
         self._loop, self._role, self._host = loop, role, environment.host
         self.deadline = environment.deadline if deadline is None else deadline
         self.failure: MezzoError | None = None
         self.ended = False  # the scheduler has said that the job is over
+        self.gathering = 0  # that it has called for
+        self._told = False  # what becomes of the job, by the scheduler
         self.failed: Callable[[MezzoError], None] = _ignore
         self.moved: Callable[[Sequence[str]], None] = _ignore
         self._welcome: m.Welcome | None = None
@@ -60,11 +66,12 @@ class Member:
         try:
             rank = m.NOBODY if environment.rank is None else environment.rank
             incarnation = environment.incarnation
-            self.say(m.Hello(role, environment.host, rank, 0, incarnation, address, consistency))
+            self.say(m.Hello(role, environment.host, rank, 0, incarnation, address, consistency, gathering=gathering))
             if role in ("server", "agent"):
                 self._beat()
             # the scheduler names who is missing at the deadline; this is for one that is silent
-            self.wait(lambda: self._known, self.deadline * 1.5 + 1, "the scheduler's welcome")
+            patience = max(self.deadline, environment.rejoin) * 1.5 + 1
+            self.wait(lambda: self._known, patience, "the scheduler's welcome")
             if self._welcome is None:
                 raise JobEnded("the job has ended", where=self.name)
         except BaseException:
@@ -101,6 +108,12 @@ class Member:
                 raise DeadlineError(f"{what} did not come within {seconds:g} s", where=self.name)
             self._loop.step(left)
 
+    def look(self) -> None:
+        """Handle what has come. Raises the failure of the job."""
+        self._loop.step(0.0)
+        if self.failure is not None:
+            raise self.failure
+
     def barrier(self, name: str) -> Callable[[], bool]:
         """Say that this worker stands at a barrier; whether all do, as often as this one, is what the answer tells."""
         before = self._passed.get(name, 0)
@@ -130,6 +143,16 @@ class Member:
             self._loop.step(max(0.0, end - time.monotonic()))
         self._stream.close()
 
+    def gathers(self) -> bool:
+        """Wait for the scheduler's word of what has become of the job, after a failure; True if it gathers again. This
+        process leaves it without a Bye."""
+        end = time.monotonic() + min(self.deadline, WORD)
+        while not (self._told or self._stream.closed) and (left := end - time.monotonic()) > 0:
+            self._loop.step(left)
+        self.ended = True
+        self._stream.close()
+        return bool(self.gathering)
+
     def _beat(self) -> None:
         if self._stream.closed:
             return
@@ -154,7 +177,11 @@ class Member:
                 self.moved(servers)
             case m.Barrier(name):
                 self._passed[name] = self._passed.get(name, 0) + 1
+            case m.Gather(number, _, reason):
+                self.gathering, self._told = number, True
+                self.fail(PeerError(reason, where=self.name))
             case m.Failed(_, reason) | m.Refused(reason):
+                self._told = True
                 self.fail(PeerError(reason, where=self.name))
             case m.Overview() as answer:
                 self._shown, last = answer.behind(self._shown)
@@ -163,7 +190,7 @@ class Member:
                 else:
                     self.say(m.Overview(len(self._shown.members)))
             case m.Bye():
-                self.ended = True
+                self.ended = self._told = True
 
     def lost(self, stream: Stream, reason: str) -> None:
         if not self.ended:

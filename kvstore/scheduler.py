@@ -35,6 +35,7 @@ class Scheduler:
             environment.deadline,
             silence(environment.deadline),
             environment.grace,
+            environment.rejoin,
         )
         self._streams: dict[int, Stream] = {}
         self._numbers: dict[Stream, int] = {}

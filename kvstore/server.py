@@ -56,7 +56,7 @@ class Server:
         self._payload: memoryview | None = None  # of that push, where it is here
         self._due: deque[Stream] = deque()
         self._early: set[Stream] = set()
-        self._host, self._held = environment.host, HeldBack()
+        self._host, self._held, self._rejoins = environment.host, HeldBack(), environment.rejoin > 0
         identity = tls.listening(environment, environment.check_address(environment.bind))
         listening = listen((environment.bind, 0))
         address = written(listening.getsockname()[:2])
@@ -87,7 +87,8 @@ class Server:
         budget = Budget(environment.most_bytes)
         if environment.kept is None:
             return Shards(self._keys, budget)
-        return KeptShards(self._keys, budget, Kept(MemoryFile(environment.kept), ranks))
+        kept = Kept(MemoryFile(environment.kept), ranks, self._member.welcome.gathering)
+        return KeptShards(self._keys, budget, kept)
 
     def _go_on(self) -> None:
         """Tell the machine what was committed."""
@@ -101,8 +102,8 @@ class Server:
         shard, counts, applied = held.shard, self._shards.counts(key), held.applied
         return s.KeyDeclared(key, shard.nbytes, shard.name, shard.whole, held.step, rank, lane, counts, applied)
 
-    def run(self) -> None:
-        """Serve until the job has ended. Raises what it failed with."""
+    def run(self) -> bool:
+        """Serve until the job has ended, or (True) gathers again. Raises what it failed with."""
         try:
             self._ticked()
             self._report()
@@ -113,9 +114,12 @@ class Server:
                 for peer in list(self._peers.values()):  # one that has gone leaves them as it is told
                     self._tell(peer, m.Bye(self._member.welcome.rank))
             self._drain(2.0)
+            if failure is not None and self._rejoins and self._member.gathers():
+                return True
             self._member.leave(0 if failure is None else 1, "" if failure is None else failure.message)
             if failure is not None:
                 raise failure
+            return False
         finally:
             self._close()
 
@@ -582,11 +586,13 @@ class Server:
 
 
 def serve(environment: Environment) -> None:
-    """Be a server of a job until it ends. Raises what it failed with."""
-    try:
-        server = Server(environment)
-    except JobEnded:
-        if not environment.incarnation:
-            raise
-        return  # the one in whose place it is was killed when nobody needed it any more
-    server.run()
+    """Be a server of a job until it ends, one after the other if it gathers again. Raises what it failed with."""
+    again = True
+    while again:
+        try:
+            server = Server(environment)
+        except JobEnded:
+            if not environment.incarnation:
+                raise
+            return  # the one in whose place it is was killed when nobody needed it any more
+        again = server.run()

@@ -97,13 +97,15 @@ class KVStore:
 
     def __init__(self, backend: Backend, consistency: tuple[str, str] = ("sequential", "sequential")) -> None:
         self._backend, self.consistency = backend, consistency
+        self._pace, self._closed = Pace(), False
+        self._begin()
+
+    def _begin(self) -> None:
         self._declared: dict[Key, Declared] = {}
         self._names: dict[str, Key] = {}
         self._sums = RowSums(self)
         self._steps = False  # an optimizer or an updater says what a push does
-        self._pace = Pace()
         self._given: dict[Key, Array] = {}  # what compression had lost before, until the next push of a key
-        self._closed = False
 
     # -- who
 
@@ -358,6 +360,22 @@ class KVStore:
 
         self._backend = made = watched(self._backend, trace, verbose)
         return made.watch
+
+    @property
+    def rejoins(self) -> bool:
+        """True if the job waits for others in the place of workers that die (`mezzo launch --rejoin`)."""
+        return self._backend.rejoins
+
+    @property
+    def gathering(self) -> int:
+        """Number of times that the job has gathered again."""
+        return self._backend.gathering
+
+    def rejoin(self) -> None:
+        """After a failure: meet the other workers again, one in the place of who has died; no key is declared. Every
+        worker calls it. Raises the failure where the job does not go on, InputError where nothing has failed."""
+        self._backend = self._backend.again()
+        self._begin()
 
     def close(self) -> None:
         """Leave the store. The other workers may go on with what needs nothing from this one."""

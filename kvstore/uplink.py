@@ -113,6 +113,8 @@ class Uplink:
         address = parse_address(text)
         environment.check_address(address if isinstance(address, str) else address[0])
         deadline, patience = environment.deadline, None
+        if environment.rejoin:  # it listens already, or the job gathers again
+            patience = min(PATIENCE, deadline / 10)
         if environment.grace:  # it may be gone, and the next one is at another address
             deadline, patience = min(PATIENCE, deadline / 10), min(LISTENS, deadline / 20)
         try:

@@ -15,17 +15,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from threading import Lock
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.files import replace_file
 from .backend import Backend
+from .protocol.pace import PARTS, Split
 from .rows import Sum
-from .stats import Stats
 from .ticket import Ticket
 
 STEP = math.log(1.02)  # between buckets
@@ -75,8 +76,8 @@ class Timing:
 class Watch:
     """Times and events of a store since `watch` was called: `timings` by verb and key, and those of a trace."""
 
-    def __init__(self, rank: int, stats: Callable[[], Stats], events: TextIO | None, traced: bool) -> None:
-        self.rank, self._stats, self._events, self._traced = rank, stats, events, traced
+    def __init__(self, backend: Backend, events: TextIO | None, traced: bool) -> None:
+        self.rank, self.backend, self._events, self._traced = backend.rank, backend, events, traced
         self.timings: dict[tuple[str, str], Timing] = defaultdict(Timing)
         self.began = time.perf_counter()
         self._spans: list[tuple[str, str, float, float]] = []
@@ -123,14 +124,25 @@ class Watch:
             for (verb, key), timing in sorted(self.timings.items()):
                 labels = {"verb": verb, "key": key, "rank": self.rank}
                 lines.append(_sample("mezzo_kv_value_bytes_total", labels, timing.nbytes))
-        stats = self._stats()
+        stats, mine = self.backend.stats(), self._steps()
         lines += _metric("mezzo_kv_moved_bytes_total", "counter", "Bytes within the host, and between hosts.")
         for level, moved in (("inside", stats.inside), ("between", stats.between)):
             lines.append(_sample("mezzo_kv_moved_bytes_total", {"level": level, "rank": self.rank}, moved))
         lines += _metric("mezzo_kv_pulls_total", "counter", "Pulls by the number of steps that they were behind.")
         for steps, count in sorted(stats.staleness.items()):
             lines.append(_sample("mezzo_kv_pulls_total", {"behind": steps, "rank": self.rank}, count))
+        lines += _metric("mezzo_kv_steps_total", "counter", "Steps of the training that were told of.")
+        lines += [_sample("mezzo_kv_steps_total", {"rank": self.rank}, step.steps) for step in mine]
+        lines += _metric("mezzo_kv_step_seconds", "gauge", "The mean step of the last seconds, by what it is made of.")
+        for part, step in product(PARTS, mine):
+            lines.append(_sample("mezzo_kv_step_seconds", {"part": part, "rank": self.rank}, getattr(step, part)))
         return "\n".join(lines) + "\n"
+
+    def _steps(self) -> list[Split]:
+        """Return what the steps of this worker are made of, as the scheduler knows; none where none was told of."""
+        seen = {seen[1]: seen[4] for seen in self.backend.overview().members if seen[0] == "worker"}
+        found = Split.of(self.rank, seen.get(self.rank, {}))
+        return [] if found is None else [found]
 
     def write_prometheus(self, path: str | PathLike[str]) -> None:
         """Replace a file by that text, as node_exporter's collector of text files takes it."""
@@ -266,6 +278,12 @@ class WatchedBackend:
         self._backend.barrier()
         self.watch.ended("barrier", "", began, 0, None)
 
+    def again(self) -> Self:
+        self._backend = self._backend.again()
+        self.watch.backend = self._backend
+        self.watch.tell("rejoin", workers=self._backend.num_workers)
+        return self
+
     def close(self, error: BaseException | None = None) -> None:
         self.watch.tell("close", error=error)
         self._backend.close(error)
@@ -278,6 +296,6 @@ def watched(backend: Backend, trace: bool, verbose: bool) -> WatchedBackend:
         backend = backend._backend
     if trace:
         backend.barrier()
-    watch = Watch(backend.rank, backend.stats, sys.stderr if verbose else None, trace)
+    watch = Watch(backend, sys.stderr if verbose else None, trace)
     watch.tell("join", kind=backend.kind, workers=backend.num_workers)
     return WatchedBackend(backend, watch)

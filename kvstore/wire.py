@@ -33,7 +33,7 @@ from ..ops.errors import InputError, WireError
 from .protocol import messages as m
 from .protocol.keys import Shard, element
 
-MAGIC, VERSION = b"MZKV", 5
+MAGIC, VERSION = b"MZKV", 6
 _LAYOUT = struct.Struct("<4sBBHiIqQQII")
 HEADER = _LAYOUT.size  # bytes
 MOST_METADATA = 64 << 10  # bytes
@@ -174,6 +174,7 @@ KINDS: dict[int, Kind] = dict(
                     "address": _text(),
                     "consistency": _text(),
                     "deadline": _seconds,
+                    "gathering": _count,
                 },
             ),
             Kind(
@@ -185,6 +186,7 @@ KINDS: dict[int, Kind] = dict(
                     "hosts": _list(_tuple(_text(), _ranks)),
                     "consistency": _text(),
                     "incarnation": _count,
+                    "gathering": _count,
                 },
             ),
             Kind(m.Init, _STEP, {"name": _text(4096), "dtype": _text(), "shape": _shape, "lo": _count, "hi": _count}),
@@ -250,6 +252,7 @@ KINDS: dict[int, Kind] = dict(
                     "workers": _count,
                 },
             ),
+            Kind(m.Gather, (), {"number": _count, "ranks": _ranks, "reason": _reason}),
         ),
         1,
     )

@@ -28,6 +28,7 @@ SWITCHES = {
     "MEZZO_KV_DEADLINE": "seconds after which a wait for other workers is an error",
     "MEZZO_KV_MEMORY": "MiB that a server or agent may take for values",
     "MEZZO_KV_GRACE": "seconds for which a server that is started again may be away",
+    "MEZZO_KV_REJOIN": "seconds in which all workers meet again, another one in the place of one that died",
     "MEZZO_KV_KEPT": "descriptor of what outlives a server",
     "MEZZO_KV_VERBOSE": "1 to write a line of JSON for each event of a store to standard error",
     "MEZZO_GPU": "the number of the GPU of this process, which device='gpu' means; 0 if not given",

@@ -212,6 +212,7 @@ def message(rng: random.Random, rank: int, kind: str) -> tuple[m.Message, int]:
         (m.Overview(rng.choice((0, 0, count(rng)))), 0),
         (m.Refused(text(rng), text(rng), key, step, rank), 0),
         (m.Failed((rank, small(rng)), text(rng), role), 0),
+        (m.Gather(small(rng), (rank, small(rng)), text(rng)), 0),
         (m.Heartbeat(), 0),
         (m.Bye(rank, small(rng), text(rng)), 0),
         (m.Welcome(rank, 2, (text(rng),), ((text(rng), (0, 1)),), sequential(rng)), 0),

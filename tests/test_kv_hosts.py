@@ -20,7 +20,7 @@ import pytest
 
 from mezzo.kvstore.environment import Environment, Role
 from mezzo.tools.crew import Member
-from mezzo.tools.launch import Scale, launch
+from mezzo.tools.launch import Scale, launch, members
 from mezzo.train.checkpoint import MANIFEST
 
 from .kv_recovery import END, FIRST, PHASES, WANTED, board
@@ -172,3 +172,21 @@ def test_a_host_that_is_lost(hosts: Hosts, tmp_path: Path, capfd: pytest.Capture
     said = capfd.readouterr().err
     assert "all start again" in said
     assert "host 'c'" in said
+
+
+def test_an_agent_that_dies_before_it_meets_its_workers_is_missed_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, mezzo as mz\n"
+        "from mezzo.kvstore import agent\n"
+        "agent.start = lambda *given: os.posix_spawn('/bin/false', ['false'], {})\n"
+        "mz.kv.create('dist_sync', deadline=300.0)\n"
+    )
+    began = time.monotonic()
+    assert launch(members((sys.executable, str(script)), 2, 1), grace=2.0) == 1
+    assert time.monotonic() - began < 100
+    said = capfd.readouterr().err
+    assert said.count("PeerError: worker 0 on ") == 1
+    assert "the agent of this host has ended before it met its workers" in said

@@ -22,7 +22,7 @@ from mezzo.tools.launch import Scale, launch, members
 from .kv_recovery import END, FIRST, MET, OVER, PHASES, WANTED, board
 
 RARE = 3.0  # seconds after which another phase is wanted: there are no handshakes where nobody begins again
-PATIENCE = 60.0  # seconds for any phase to be met
+PATIENCE = 300.0  # seconds for any phase to be met, on a machine with much else to do
 
 
 def children(pid: int) -> list[int]:
@@ -155,5 +155,6 @@ def test_killed_a_thousand_times(tmp_path: Path) -> None:
         print(f"part {part}: {done}", flush=True)
     phases, roles = (Counter(each[i] for each in counted.elements()) for i in (0, 1))
     print(f"{counted.total()} kills: {phases}, {roles}")
-    assert {*roles} == {"scheduler", "server", "worker", "agent"}
-    assert all(phases[phase] >= counted.total() // 20 for phase in PHASES[1:])
+    if end - first == SOAK_PARTS:  # a few kills need not meet everything
+        assert {*roles} == {"scheduler", "server", "worker", "agent"}
+        assert all(phases[phase] >= counted.total() // 20 for phase in PHASES[1:])

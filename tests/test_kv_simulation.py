@@ -36,6 +36,8 @@ def test_every_seed_holds(part: int) -> None:
     faults = Counter(result.fault for result in found)
     assert len(faults) > 8, "or it has tested little"
     assert all(result.errors for result in found if result.fault in ("few", "kinds"))
+    gathered = [result for result in found if any("would come again" in line for line in result.trace)]
+    assert {result.fault for result in gathered} == {"rejoin"}
     assert not any(
         result.errors for result in found if result.fault in HARMLESS and "nobody listens" not in str(result.errors)
     )
@@ -56,7 +58,7 @@ def test_jobs_cover_what_there_is() -> None:
     assert {len(p.servers) for p in plans} == {0, 1, 2, 3}
     assert {p.levels.partition("/")[2].split()[0] for p in plans} == {"sequential", "bounded", "eventual"}
     assert {p.role for p in plans if p.fault == "kill"} == {"worker", "server", "agent", "scheduler"}
-    assert len({p.fault for p in plans}) == 17
+    assert len({p.fault for p in plans}) == 18
 
 
 def test_a_seed_replays(tmp_path: Path) -> None:

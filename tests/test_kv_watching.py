@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.kvstore.protocol.messages import Overview, Seen
 from mezzo.kvstore.watching import Timing
 from mezzo.ops.errors import InputError, ShapeError
 
@@ -71,6 +72,21 @@ def test_what_is_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
         mz.kv.merge_traces([tmp_path / "kv.prom"], tmp_path / "none.json")
     with mz.kv.create("local") as kv, pytest.raises(InputError, match="keeps no trace"):
         kv.watch().write_trace(tmp_path / "none.json")
+
+
+def test_a_step_is_told_by_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the scheduler tells of this worker, among others."""
+    parts = {"compute": 0.5, "data": 0.25, "network": 0.125, "others": 0.0625}
+    mine: Seen = ("worker", 0, "a", 0.0, {"steps": 7.0, "rate": 1.0, **parts})
+    others: list[Seen] = [("server", 0, "a", 0.0, {}), ("worker", 1, "a", 0.0, {**mine[4], "compute": 9.0})]
+    with mz.kv.create("local") as kv:
+        watch = kv.watch()
+        assert "mezzo_kv_step_seconds{" not in watch.prometheus()
+        monkeypatch.setattr(watch.backend, "overview", lambda: Overview(0, 3, (*others, mine), 2))
+        samples = [LINE.fullmatch(line) for line in watch.prometheus().splitlines() if "_step" in line]
+    found = {(sample[1], sample[2]): float(sample[3]) for sample in samples if sample}
+    told = {("mezzo_kv_step_seconds", f'part="{part}",rank="0"'): value for part, value in parts.items()}
+    assert found == {**told, ("mezzo_kv_steps_total", 'rank="0"'): 7}
 
 
 def test_what_overlaps_has_rows_of_its_own(tmp_path: Path) -> None:

@@ -326,6 +326,9 @@ def bench(
 @click.option("--grace", default=5.0, show_default=True, help="Seconds that a process has to end when it is asked to.")
 @restarts_option
 @click.option(
+    "--rejoin", is_flag=True, help="With --restarts: a worker that is killed is replaced, and the others go on."
+)
+@click.option(
     "--job",
     "where",
     type=click.Path(path_type=Path),
@@ -341,6 +344,7 @@ def launch(
     hosts: int,
     grace: float,
     restarts: int,
+    rejoin: bool,
     where: Path | None,
     script: str,
     args: tuple[str, ...],
@@ -357,11 +361,14 @@ def launch(
 
     if len({workers, gpus} - {None}) != 1:
         raise click.UsageError("give the number of workers: -n, or --gpus where each has one")
+    if rejoin and not restarts:
+        raise click.UsageError("give --restarts: each worker that is replaced counts as one")
     command, count = command_of(script, args), gpus or workers or 1
 
     def job(scale: Scale) -> tuple[Member, ...]:
         own = gpus_for(scale.workers) if gpus else ()
-        return members(command, scale.workers, servers, min(hosts, scale.workers), scale.attempt, restarts > 0, own)
+        about = (servers, min(hosts, scale.workers), scale.attempt, restarts > 0, own, rejoin)
+        return members(command, scale.workers, *about)
 
     job(Scale(0, count))  # numbers that make no job are told before anything starts
     with shown(job, where) as begin:

@@ -59,6 +59,7 @@ class Member:
     environment: Mapping[str, str] = field(repr=False)
     kept: int | None = None  # descriptor of what outlives a server, so that it can be started again alone
     port: ReservedPort | None = field(default=None, repr=False)  # where the scheduler listens, until the job has ended
+    replaced: bool = False  # another worker may take its place, and the others meet it
 
     @property
     def name(self) -> str:

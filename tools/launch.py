@@ -32,11 +32,17 @@ from ..runtime.files import replace_file
 from .crew import Asked, Crew, Ended, Events, Member, Outcome
 from .prefix import Printer
 
-AWAY = 30.0  # seconds for which a server that is started again may be away
+AWAY = 30.0  # seconds for which a process that is started again may be away
 GRACE = 5.0  # seconds between asking a process to end and ending it
 USAGE = 2  # the exit code of a program that was called wrongly, which would be so again
 SCALES: dict[int, int] = {signal.SIGUSR1: -1, signal.SIGUSR2: 1}  # signals that ask for fewer or more workers
-TUNED = ("MEZZO_BIND", "MEZZO_KV_DEADLINE", "MEZZO_KV_MEMORY", "MEZZO_KV_GRACE")  # as whoever launches has set them
+TUNED = (
+    "MEZZO_BIND",
+    "MEZZO_KV_DEADLINE",
+    "MEZZO_KV_MEMORY",
+    "MEZZO_KV_GRACE",
+    "MEZZO_KV_REJOIN",
+)  # as whoever launches has set them
 ROLE = (sys.executable, "-m", "mezzo.kvstore.role")  # a scheduler or server needs no script
 
 
@@ -56,14 +62,15 @@ def members(
     attempt: int = 0,
     kept: bool = False,
     gpus: Sequence[int] = (),
+    rejoin: bool = False,
 ) -> tuple[Member, ...]:
     """The processes of a job whose workers run `command`, at a port that is kept free for them.
 
     `hosts` splits the workers into so many groups that take each other for other machines. Processors are shared out
     among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how
     often the job was begun before. `kept`: what servers hold outlives them in memory without a name: `launch` can then
-    start one again alone, and closes it at the end. `gpus`: the GPU of each worker. Raises InputError for numbers that
-    make no job, and for a file that holds no key.
+    start one again alone, and closes it at the end. `gpus`: the GPU of each worker. `rejoin`: another worker may take
+    the place of one that is killed. Raises InputError for numbers that make no job, and for a file that holds no key.
 
     >>> [m.name for m in members(["true"], workers=2, servers=1)]
     ['scheduler', 'server 0', 'worker 0', 'worker 1']
@@ -80,7 +87,7 @@ def members(
         key = secret.fresh()  # no other process of this machine can join the job, or end it
     port = ReservedPort()  # others start jobs, and connect, before the scheduler listens
     job = Environment("scheduler", (LOOPBACK, port.number), workers, servers, here, key=key, key_file=key_file)
-    job = replace(job, grace=AWAY if kept and servers else 0.0)
+    job = replace(job, grace=AWAY if kept and servers else 0.0, rejoin=AWAY if rejoin else 0.0)
     inherited = {**os.environ, "PYTHONUNBUFFERED": "1", ATTEMPT: str(attempt)}
     inherited.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers)))
     if sys.stdout.isatty():  # what they write goes through a pipe, which has no width
@@ -94,7 +101,8 @@ def members(
         if role == "worker" and gpus:
             given[MINE] = str(gpus[rank])
         listens = port if role == "scheduler" else None
-        return Member(role, rank, tuple(command), {**inherited, **given}, mine.kept, listens)
+        replaced = rejoin and role == "worker"
+        return Member(role, rank, tuple(command), {**inherited, **given}, mine.kept, listens, replaced)
 
     names = [f"{here}/{i}" if hosts > 1 else here for i in range(hosts)]
     return (
@@ -170,20 +178,21 @@ def launch(
     Where `job` is a function, it makes the processes anew for each attempt: after a failure (but not exit code 2, which
     programs have for wrong arguments), at most `restarts` times, and with one worker fewer or more, beginning with
     `workers`, when SIGUSR1 or SIGUSR2 asks for it. A server that a signal has ended, and whose memory is kept, is
-    started again alone, which counts as a restart.
+    started again alone, and so is a worker that may rejoin; either counts as a restart.
     """
     if not hasattr(os, "killpg"):
         raise MissingPackage("this system has no process groups", where="launch", hint="it needs Linux or macOS")
     scale, events = Scale(0, workers), Events()
 
     def again(ended: Ended) -> Member | None:
-        """A server that has not failed by itself goes on where it was."""
+        """A server that has not failed by itself goes on where it was, a worker where the others are."""
         nonlocal restarts
         member = ended.member
-        if not ended.killed or member.kept is None or not restarts:
+        if not ended.killed or (member.kept is None and not member.replaced) or not restarts:
             return None
         restarts -= 1
-        _say(f"{ended}; it starts again with what it had; {_further(restarts)}")
+        how = "another takes its place" if member.replaced else "it starts again with what it had"
+        _say(f"{ended}; {how}; {_further(restarts)}")
         times = str(int(member.environment.get(INCARNATION, "0")) + 1)
         return replace(member, environment={**member.environment, INCARNATION: times})
 

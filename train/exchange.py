@@ -71,9 +71,11 @@ class Exchange:
         self.rank, self.workers = self.store.rank, self.store.num_workers
         self._summed = self.workers if rounds else 1  # gradients of one update
         self.overlap, self.joined = overlap, False
+        self.alone = False  # nothing is exchanged, and gradients are this worker's own
         self._compare_every = compare_every if rounds and self.workers > 1 else 0
         self._drift: Drift | None = None
         self._prefix = prefix_of_next(self.store)
+        self.first = not self._prefix  # of the Trainers on the store
         self._buffers: dict[str, Array] = {}
         self._priorities: dict[str, int] = {}
         self._handles: dict[str, Handle] = {}
@@ -120,11 +122,21 @@ class Exchange:
                 self.store.load_optimizer_states(states)
         self.joined = True
 
+    def rejoin(self) -> None:
+        """Meet the others again after another worker has died: see `KVStore.rejoin`, which raises."""
+        self.store.rejoin()
+        self.joined, self._drift = False, None
+        self._buffers.clear()
+        for handle in self._handles.values():
+            handle.drop()
+        self._handles.clear()
+        self.__dict__.pop("_sizes", None)
+
     def compare(self, parameters: Mapping[str, Array], step: int | None = None) -> None:
         """Compare the parameters of all workers, where it is their time: after every so many steps, and where no step
         is given. PeerError names the first that differs and the ranks."""
         every = self._compare_every
-        if not every or not self.joined or (step is not None and step % every):
+        if not every or not self.joined or self.alone or (step is not None and step % every):
             return
         if self._drift is None:
             from ..kvstore.drift import Drift
@@ -175,6 +187,8 @@ class Exchange:
     def emit(self, key: str, verb: str = SUM) -> None:
         """The gradient is final. A store knows no verb but sums."""
         assert verb == SUM
+        if self.alone:
+            return
         if key in self._handles:
             raise ExecutionError(
                 "the former step ended before the store had answered",
@@ -188,12 +202,16 @@ class Exchange:
 
     def wait(self, key: str) -> Array:
         """The sum of the gradients, where the worker's own was, or the parameter's next value."""
+        if self.alone:
+            return self._buffers[key]
         (answer,) = self._handles.pop(key).wait()
         return answer if self.on_store else self._buffers[key]
 
     def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
         """The sum over all workers of the rows that each has of a gradient, or with the optimizer on the store what has
         become of these rows: their numbers, and they."""
+        if self.alone:
+            return ids, rows
         if self.on_store:
             return self.store.step_rows(self._prefix + key, ids, rows, priority=self._priorities[key])
         return self.store.sum_rows(self._prefix + key, ids, rows, priority=self._priorities[key])
@@ -208,12 +226,13 @@ class Exchange:
     def sizes_begin(self, size: int) -> Handle | None:
         """Tell the others how large this worker's share is. An optimizer on the store would take that for a gradient:
         there it is not told."""
-        if self.workers == 1 or self.on_store:
+        if self.workers == 1 or self.on_store or self.alone:
             return None
         self._sizes[...] = 0
         self._sizes[self.rank] = size
         place = self._sizes
         handle: Handle = self.store.pushpull(self._prefix + SIZES, place, place, priority=FIRST, wait=False)
+        self._handles[SIZES] = handle
         return handle
 
     def sizes_end(self, handle: Handle | None) -> None:
@@ -221,6 +240,7 @@ class Exchange:
         if handle is None:
             return
         handle.wait()
+        del self._handles[SIZES]
         if (self._sizes != self._sizes[0]).any():
             raise InputError(
                 f"the workers' shares of this step have {', '.join(map(str, self._sizes))} samples",
@@ -247,6 +267,15 @@ class Exchange:
         place[...] = numbers
         self.store.pushpull(self._prefix + key, place, place, priority=FIRST)
         return [float(n) for n in place]
+
+    def sum_words(self, key: str, mine: Array | None, size: int) -> bytes:
+        """The words (int64) that one worker has, `size` bytes of them. Every worker calls it, once for a key."""
+        self.store.init(self._prefix + key, np.zeros(-(-size // 8), np.int64))
+        place = self.store.empty(-(-size // 8), np.int64)
+        place[...] = 0 if mine is None else mine
+        self.store.pushpull(self._prefix + key, place, place, priority=FIRST)
+        whole: bytes = place.tobytes()[:size]
+        return whole
 
     def any(self, flag: bool) -> bool:
         """Return True if the flag is set on any worker. Every worker calls it."""

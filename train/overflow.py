@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..ops import DType, Tensor, Type
+from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.compile.program import ProgramStep
 from ..runtime.execution.instance import Instance
 from ..runtime.execution.session import Session
+from .building import SCALE
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,16 @@ class Overflow:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.value!r} has {self.infinite} infinite elements and {self.undefined} that are NaN"
+
+
+def tried(states: Mapping[str, Array], loss_scale: float | None) -> dict[str, Array]:
+    """Copies of the states of a step, with another loss scale if one is given. InputError where there is none."""
+    copies = {n: np.array(a) for n, a in states.items()}
+    if loss_scale is not None:
+        if SCALE not in copies:
+            raise InputError("this training has no loss scale", where="overflow", hint='it comes with amp="fp16"')
+        copies[SCALE][...] = loss_scale
+    return copies
 
 
 def overflows(session: Session, feeds: Mapping[str, Any]) -> tuple[Overflow, ...]:

@@ -29,7 +29,7 @@ from ..runtime.optimizer import schedule as schedules
 from ..runtime.passes import modes
 from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
-from .agree import common_facts, digest
+from .agree import digest
 from .amp import Policy, check_products, mixed, policy_named
 from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
 from .collective import Collective
@@ -44,11 +44,12 @@ from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metrics, StepMetrics
 from .names import FIT, TRAINER, absent, refuse
-from .overflow import Overflow, overflows
+from .overflow import Overflow, overflows, tried
 from .parts import collected, own_snapshots, read, whole_snapshots
 from .prepare import prepared
 from .quantize import shares, with_scales
 from .recompute import chosen, sized
+from .rejoin import joined, rejoining
 from .step import training_step
 from .team import Team, devices_of, session_device, threads_of
 from .totals import metrics_of
@@ -201,14 +202,15 @@ class Trainer:
         self._lost: Mapping[str, Array] = {}  # by compression before a checkpoint, until the store is there
         self._resumed: Mapping[str, Any] = {}  # their states in a checkpoint, until the next fit
         self._team: Team | None = None
+        self._rejoining = rejoining(self)
         self._ranks: tuple[Trainer, ...] = (self,)  # of this process
         if len(devices) > 1:
             self._ranks = self, *(self._twin(*pair) for pair in zip(devices[1:], exchanges[1:], strict=True))
             self._team = Team(self._ranks, self._named)
 
-    def _open(self) -> None:
-        """Make the sessions of a device, and its states."""
-        self._update = Session(self.graph_of_step, **self._how, exchange=self.exchange)
+    def _open(self, states: dict[str, Array] | None = None) -> None:
+        """Make the sessions of a device, and its states unless they are given."""
+        self._update = Session(self.graph_of_step, states=states, **self._how, exchange=self.exchange)
         self.states = self._update.states
         self._fraction = float("nan")  # of the batch that is this rank's: not told yet
         self._gather: Session | None = None
@@ -293,11 +295,19 @@ class Trainer:
         """
         fed, size = self._fed(feeds)
         if self._team is None:
-            return self._step(fed, size, observe)
+            once = partial(self._step, fed, size, observe)
+            return once() if self._rejoining is None else self._rejoining.step(once)
         loss = self._team.step(fed, size, observe)
         assert self._last is not None
         self._last = self._last[0], loss, *self._last[2:]
         return loss
+
+    def join(self) -> Mapping[str, Any]:
+        """Meet the other workers, as the first step does otherwise: all get the parameters of rank 0 or, in a job that
+        goes on after a worker has died (`mezzo launch --rejoin`), this one gets what the others have learned, and
+        their notes, which are returned. Every worker calls it, after `resume`."""
+        joined(self)
+        return self.notes
 
     def _session_of_next(self) -> Session:
         return (self._gather if (self._calls + 1) % self.plan.gather else None) or self._update
@@ -315,10 +325,7 @@ class Trainer:
         if exchange is None:
             found = run(session)
         else:
-            if not exchange.joined:
-                facts = common_facts(self.plan, str(self._precision), self.source, self.parameters, self._learned_by)
-                exchange.join(self.parameters, self.plan.optimizer, self._kept, facts)
-                exchange.give_losses(self._lost)
+            self.join()
             if isinstance(exchange, Collective) and SHARE in self.states:  # one rank alone has none
                 fraction = exchange.fraction(size)
                 if fraction != self._fraction:
@@ -396,12 +403,7 @@ class Trainer:
         """Try the next step on copies of the states, and tell where numbers first ceased to be finite: operators in
         the order of execution, none if all is finite. `loss_scale` is tried in place of the present one. Slow: the
         step is planned anew. Raises InputError for a loss scale where there is none."""
-        states = {n: np.array(a) for n, a in self.states.items()}
-        if loss_scale is not None:
-            if SCALE not in states:
-                raise InputError("this training has no loss scale", where="overflow", hint='it comes with amp="fp16"')
-            states[SCALE][...] = loss_scale
-        session = Session(self.graph_of_step, states=states, **self._how)
+        session = Session(self.graph_of_step, states=tried(self.states, loss_scale), **self._how)
         session.next_run = self._calls + 1
         return overflows(session, self._fed(feeds)[0])
 

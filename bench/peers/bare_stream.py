@@ -3,7 +3,8 @@
 `bare_stream.py server PORT` takes two connections, and receives a chunk of each and sends as much to both in turn;
 `bare_stream.py threads PORT` gives each what it has received from it by two threads for each. `bare_stream.py worker
 PORT` sends an array and receives as much. `bare_stream.py ring PORT RANK` are two workers that send each other an
-array, as the ring of gloo does.
+array, as the ring of gloo does, and `tls-ring` the same under TLS, a connection for each direction: nearly all of it
+happens in OpenSSL, one call for a whole array that is sent and one for each record of 16 KiB that is received.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from socket import IPPROTO_TCP, TCP_NODELAY, socket
 
 from teams import answer
 
+from mezzo.kvstore import tls
 from mezzo.kvstore.address import connect, listen
+from mezzo.kvstore.environment import LOOPBACK, Environment
 
 CHUNK = 1 << 20  # bytes of one turn, as long as a frame
 
@@ -81,8 +84,29 @@ def accepted(door: socket) -> socket:
     return sock
 
 
-def exchange(sock: socket) -> Callable[[int, str], Callable[[], object]]:
-    """What a worker measures: so many bytes there, and as many back, at one time."""
+def secured(rank: int, port: int) -> tuple[socket, socket]:
+    """Connections under TLS: over which this end sends, and over which it receives."""
+    environment = Environment("worker", (LOOPBACK, port), 2, 0, "bench", key="the key of a bench", tls=True)
+    if rank:
+        calling = tls.calling(environment)
+        made = [calling.wrap_socket(called(port)) for _ in range(2)]
+    else:
+        identity, door = tls.listening(environment, LOOPBACK), listen((LOOPBACK, port))
+        assert identity is not None
+        made = [identity.context.wrap_socket(accepted(door), server_side=True) for _ in range(2)]
+    return made[rank], made[1 - rank]
+
+
+def called(port: int) -> socket:
+    sock = connect((LOOPBACK, port), 30.0, "other end")
+    sock.settimeout(None)
+    sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+    return sock
+
+
+def exchange(sock: socket, other: socket | None = None) -> Callable[[int, str], Callable[[], object]]:
+    """What a worker measures: so many bytes there, and as many back at one time, over another connection if one is
+    given."""
 
     def measure(size: int, how: str) -> Callable[[], object]:
         given, found = memoryview(bytearray(size)), memoryview(bytearray(size))
@@ -90,7 +114,7 @@ def exchange(sock: socket) -> Callable[[int, str], Callable[[], object]]:
         def call() -> None:
             sender = threading.Thread(target=sock.sendall, args=(given,))
             sender.start()
-            receive(sock, found)
+            receive(other or sock, found)
             sender.join()
 
         return call
@@ -104,13 +128,12 @@ def main() -> None:
         serve(port)
     elif what == "threads":
         serve_by_threads(port)
+    elif what == "tls-ring":
+        answer(exchange(*secured(rank, port)))
     elif what == "ring" and rank == 0:
-        answer(exchange(accepted(listen(("127.0.0.1", port)))))
+        answer(exchange(accepted(listen((LOOPBACK, port)))))
     else:
-        sock = connect(("127.0.0.1", port), 30.0, "other end")
-        sock.settimeout(None)
-        sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-        answer(exchange(sock))
+        answer(exchange(called(port)))
 
 
 if __name__ == "__main__":

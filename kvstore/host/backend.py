@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import InputError
+from ...ops.errors import InputError, MezzoError
 from ...ops.types import Array
 from ..pace import Reporter
 from ..packing import Packings
@@ -23,11 +23,14 @@ from .group import Group
 from .optimizers import gather, take_rule
 from .values import HostValue, ValueOperation
 
+Again = Callable[[MezzoError], "HostStore"]  # joins a job again after a failure, or raises it
+
 
 class HostStore:
-    """The backend of a group; `leave` is called when the store is closed."""
+    """The backend of a group; `leave` is called when the store is closed, `again` joins the job once more."""
 
     operation = ValueOperation
+    gathering = 0
 
     def __init__(
         self,
@@ -35,10 +38,11 @@ class HostStore:
         group: Group,
         leave: Callable[[BaseException | None], None] | None = None,
         reporter: Reporter | None = None,
+        again: Again | None = None,
     ) -> None:
         self.kind, self.group, self._reporter = kind, group, reporter
         self.rank, self.num_workers = group.ranks[group.me], group.members
-        self._leave = leave
+        self._leave, self._again = leave, again
         self._values: dict[str, HostValue] = {}
         self._pushes = self._pulls = 0
 
@@ -160,6 +164,25 @@ class HostStore:
 
     def overview(self) -> Overview:
         return Overview() if self._reporter is None else self._reporter.overview()
+
+    @property
+    def rejoins(self) -> bool:
+        return self._again is not None
+
+    def again(self) -> HostStore:
+        failure, again = self.group.failure, self._again
+        if failure is None:
+            raise InputError("the store has not failed", where=f"rejoin in {self.kind}, rank {self.rank}")
+        if again is None:
+            raise failure
+        self._leave = self._again = None
+        self.group.rest()
+        self._part(failure)
+        return again(failure)
+
+    def _part(self, failure: MezzoError) -> None:
+        """Close what belongs to this gathering of the job."""
+        self.group.close(failure)
 
     def close(self, error: BaseException | None = None) -> None:
         try:

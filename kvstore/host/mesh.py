@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
@@ -25,6 +26,7 @@ LONGEST = 1 << 20  # bytes of a note
 AT_ONCE = 1 << 16  # bytes of one call of the kernel
 _FDS = 4 * 16 + 64  # room for so many descriptors, and their head
 _WITH_FD = 1
+LOOK = 0.1  # seconds between looks at something else while members are missing
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -237,11 +239,19 @@ class Mesh:
             self._own.close()
 
 
-def join(name: str, me: int, members: int, deadline: float, who: str = "worker") -> Mesh:
+def join(
+    name: str,
+    me: int,
+    members: int,
+    deadline: float,
+    who: str = "worker",
+    look: Callable[[], None] = lambda: None,
+) -> Mesh:
     """Find the other members: those that call this on the same host with the same name.
 
     The sockets have abstract names, which end with their processes, and take connections of the same user alone. Raises
-    DeadlineError that names the members who have not come after `deadline` seconds.
+    DeadlineError that names the members who have not come after `deadline` seconds, and whatever `look` raises, which
+    is called now and then while some are missing.
     """
     end = time.monotonic() + deadline
     found: dict[int, socket.socket] = {}
@@ -256,10 +266,16 @@ def join(name: str, me: int, members: int, deadline: float, who: str = "worker")
         door.listen(members)
         try:
             for other in range(me):
-                found[other] = _connect(f"\0{name}/{other}", me, members, end)
+                found[other] = _connect(f"\0{name}/{other}", me, members, end, look)
             while len(found) < members - 1:
-                door.settimeout(max(0.001, end - time.monotonic()))
-                sock, _ = door.accept()
+                door.settimeout(max(0.001, min(LOOK, end - time.monotonic())))
+                try:
+                    sock, _ = door.accept()
+                except TimeoutError:
+                    if time.monotonic() >= end:
+                        raise
+                    look()
+                    continue
                 greeted = _greeted(sock, me, members, end)
                 if greeted is None or greeted in found:
                     sock.close()
@@ -282,7 +298,7 @@ def join(name: str, me: int, members: int, deadline: float, who: str = "worker")
         door.close()
 
 
-def _connect(address: str, me: int, members: int, end: float) -> socket.socket:
+def _connect(address: str, me: int, members: int, end: float, look: Callable[[], None]) -> socket.socket:
     pause = 0.001
     while True:
         sock = socket.socket(socket.AF_UNIX)
@@ -297,6 +313,7 @@ def _connect(address: str, me: int, members: int, end: float) -> socket.socket:
         sock.close()
         if time.monotonic() + pause > end:
             raise TimeoutError
+        look()
         time.sleep(pause)
         pause = min(0.05, 2 * pause)
 

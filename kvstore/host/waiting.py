@@ -152,6 +152,13 @@ class Waiting:
             self._until(ready, lambda: (what, ()))
         self._make_calls()
 
+    def rest(self) -> None:
+        """After a failure, wait until no other thread drives."""
+        with self._lock:
+            while self._driver:
+                self.mesh.ring()
+                self._step(SLICE)
+
     def _behind_here(self, value: HostValue) -> bool:
         """True unless the level above may tell who is missing: of this key, or of one that keeps those who are."""
         return self._above is None or all(self._late_here(at) for at in (value, *self._busy()))

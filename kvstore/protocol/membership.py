@@ -8,6 +8,12 @@ its host in `Welcome.hosts`, one agent per host.
 The job ends well when every worker has said Bye; it fails with the first process that says Bye with a code, says
 Failed, closes its connection without a word, or falls silent after it had sent heartbeats. Everybody is told. Who sends
 heartbeats gets some, so that a scheduler that is frozen is noticed too.
+
+Where workers may be replaced (`rejoin`), a worker or an agent that dies ends a *gathering* of the job, not the job:
+everybody is told to come again, and the job is complete when as many as were declared have said Hello once more, on
+new connections, another process in the place of the dead one. Nothing of a gathering is known in the next one, neither
+ranks nor barriers nor what servers hold. What others say of a death (servers and agents see it too, and may be heard
+first) waits for a moment until it is clear who died.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from .messages import (
     Barrier,
     Bye,
     Failed,
+    Gather,
     Heartbeat,
     Hello,
     Message,
@@ -39,6 +46,7 @@ from .messages import (
 
 SHOWN = 64  # members in one answer
 BEAT = 0.4  # seconds between heartbeats of everybody, since each has a deadline of its own
+SETTLE = 0.5  # seconds in which a failure that is told may turn out to be the death of a worker that can be replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,7 @@ class _Member:
     hello: Hello
     rank: int = NOBODY
     left: bool = False
+    failed: bool = False  # it has said so, and will not come again
     beats: bool = False  # it sends heartbeats
     fresh: bool = True  # something came since the last tick
     heard: float = 0.0
@@ -138,6 +147,7 @@ class Membership:
     `deadline`: seconds for all to come, and for a barrier. `timeout`: seconds of silence after which a process that has
     sent a heartbeat before is taken for dead (0: never; a closed connection always is). `grace`: seconds for which a
     server that was there may be away: one of a greater incarnation takes its place, and everybody hears where it is.
+    `rejoin`: seconds in which the job gathers again when a worker or an agent has died (0: that is the end of the job).
 
     >>> job = Membership(workers=2)
     >>> job.handle(Said(7, Hello("worker", "b")))
@@ -151,10 +161,22 @@ class Membership:
     """
 
     def __init__(
-        self, workers: int, servers: int = 0, deadline: float = 120.0, timeout: float = 0.0, grace: float = 0.0
+        self,
+        workers: int,
+        servers: int = 0,
+        deadline: float = 120.0,
+        timeout: float = 0.0,
+        grace: float = 0.0,
+        rejoin: float = 0.0,
     ) -> None:
         self._declared: dict[Role, int] = {"worker": workers, "server": servers}
-        self._deadline, self._timeout, self._grace = deadline, timeout, grace
+        self._deadline, self._timeout, self._grace, self._rejoin = deadline, timeout, grace, rejoin
+        self._gathering = 0  # how often the job has gathered before
+        self._lost = ""  # why it gathers again
+        self._early: dict[int, Hello] = {}  # by peer: who comes in a place that has no end yet that was heard of
+        self._former: dict[int, _Member] = {}  # by peer: members of earlier gatherings, until they have closed
+        self._verdict: Failed | None = None  # the failure of the job, unless a worker turns out to have died
+        self._judged_at = math.inf  # when that is clear
         self._members: dict[int, _Member] = {}  # by peer, in order of arrival
         self._welcome: Welcome | None = None  # for nobody in particular, once the job is complete
         self._barriers: dict[str, dict[int, int]] = {}  # by name: peers by rank
@@ -192,7 +214,10 @@ class Membership:
         if isinstance(message, Overview):
             return [MemberTell(peer, self._overview(message.first))]
         if isinstance(message, Hello):
-            return self._hello(peer, message) if member is None else self._refuse(peer, "said Hello twice")
+            known = member is not None or peer in self._former
+            return self._refuse(peer, "said Hello twice") if known else self._hello(peer, message)
+        if peer in self._former:
+            return self._parted(self._former[peer], message)
         if member is None:
             return self._refuse(peer, f"said {type(message).__name__} before Hello")
         member.fresh = True
@@ -205,7 +230,7 @@ class Membership:
             case Bye():
                 return self._bye(member, message)
             case Failed():
-                return self._fail(message)
+                return self._judge(message)
             case Report():
                 return self._reported(peer, member, message)
             case ServerStats():
@@ -226,6 +251,8 @@ class Membership:
         if hello.role == "scheduler":
             return self._refuse(peer, "this job has a scheduler already")
         if hello.role == "agent":
+            if hello.gathering != self._gathering:
+                return self._refuse(peer, "the job has gathered again since this agent was started")
             if any(m.hello.host == hello.host and not m.left for _, m in self._role("agent")):
                 return self._refuse(peer, f"host {hello.host!r} has an agent already")
             self._members[peer] = _Member(hello)
@@ -234,8 +261,17 @@ class Membership:
             self._replace(hello)
             if self._welcome and hello.rank in self._away:
                 return self._returned(peer, hello)
+        if hello.role == "worker" and self._rejoin and hello.rank != NOBODY:
+            for former, member in self._role("worker"):
+                here = hello.rank in (member.rank, member.hello.rank)
+                if here and member.hello.incarnation < hello.incarnation:  # whose end was not heard of yet
+                    made = self._closed(former, "another process has its place")
+                    return [*made, *(() if self._ended else self._hello(peer, hello))]
         same = [member for _, member in self._role(hello.role)]
         most = self._declared[hello.role]
+        if len(same) >= most and self._rejoin and hello.role == "worker" and hello.incarnation:
+            self._early[peer] = hello
+            return ()
         if len(same) >= most:
             return self._refuse(
                 peer,
@@ -293,6 +329,7 @@ class Membership:
             tuple(server.hello.address for server in servers),
             tuple((host, tuple(ranks)) for host, ranks in hosts.items()),
             workers[0].hello.consistency if workers else "",
+            gathering=self._gathering,
         )
 
     def _welcomed(self, peer: int) -> Iterable[Instruction]:
@@ -316,7 +353,51 @@ class Membership:
             if role == "worker" and NOBODY not in hints:
                 ranks = sorted({*range(most)} - hints)
         refused = f"; refused connections: {self._strangers}, the last from {self._stranger}" if self._strangers else ""
-        return Failed(tuple(ranks), f"not all have come within {self._deadline:g} s: {', '.join(parts)}{refused}")
+        again, within = (f"{self._lost}; ", "again within") if self._gathering else ("", "within")
+        why = f"{again}not all have come {within} {self._patience:g} s: {', '.join(parts)}{refused}"
+        return Failed(tuple(ranks), why)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that a gathering may take."""
+        return self._rejoin if self._gathering else self._deadline
+
+    # ------------------------------------------------------------------------------------------------- once more
+
+    def _gather_again(self, lost: _Member, what: str) -> Iterable[Instruction]:
+        """A worker or an agent has died: the gathering is over, and the next one begins."""
+        self._gathering += 1
+        self._lost = f"{lost} {what}"
+        ranks = (lost.rank,) if lost.hello.role == "worker" else ()
+        told = Gather(self._gathering, ranks, self._lost)
+        made: list[Instruction] = [MemberTell(p, told) for p, member in self._members.items() if not member.left]
+        self._former |= self._members
+        for known in (self._members, self._barriers, self._since, self._away):
+            known.clear()
+        self._welcome = self._verdict = self._slow = self._slow_told = None
+        self._judged_at = math.inf
+        early, self._early = self._early, {}
+        return [*made, *(told for peer, hello in early.items() for told in self._hello(peer, hello))]
+
+    def _replaceable(self, member: _Member) -> bool:
+        """True if the job can gather again without this process: nobody has left, or failed, who is missed then."""
+        takes_part = self._rejoin > 0 and member.hello.role in ("worker", "agent")
+        return takes_part and not any(worker.left or worker.failed for _, worker in self._role("worker"))
+
+    def _parted(self, member: _Member, message: Message) -> Iterable[Instruction]:
+        """Hear a member of an earlier gathering on its old connection: a worker that leaves will not come again."""
+        if isinstance(message, Bye) and member.hello.role == "worker" and self._welcome is None:
+            why = f": {message.reason}" if message.reason else ""
+            return self._fail(Failed((member.rank,), f"{self._lost}; {member} does not come again{why}"))
+        return ()
+
+    def _judge(self, failure: Failed) -> Iterable[Instruction]:
+        """The job has failed; where workers may be replaced, unless one of them has died."""
+        if not self._rejoin or self._welcome is None:
+            return self._fail(failure)
+        self._verdict = self._verdict or failure
+        self._judged_at = min(self._judged_at, self._now + SETTLE)
+        return ()
 
     # ---------------------------------------------------------------------------------------------------- barriers
 
@@ -397,8 +478,8 @@ class Membership:
 
     def _bye(self, member: _Member, bye: Bye) -> Iterable[Instruction]:
         if bye.code:
-            why = f": {bye.reason}" if bye.reason else ""
-            return self._blame(member, f"ended with code {bye.code}{why}")
+            member.failed, why = True, f": {bye.reason}" if bye.reason else ""
+            return self._judge(_failure_of(member, f"ended with code {bye.code}{why}"))
         if self._welcome is None:
             return self._blame(member, "left before the job was complete")
         member.left = True
@@ -413,6 +494,8 @@ class Membership:
 
     def _closed(self, peer: int, reason: str) -> Iterable[Instruction]:
         member = self._members.get(peer)
+        self._former.pop(peer, None)
+        self._early.pop(peer, None)
         if member is None or member.left:
             return ()
         del self._members[peer]
@@ -421,23 +504,28 @@ class Membership:
         if member.hello.role == "server" and member.hello.rank != NOBODY and self._grace:
             self._away[member.hello.rank] = _Away(member, reason)
             return ()
+        if member.failed:
+            return ()  # it is judged already
+        if self._replaceable(member):
+            return () if self._welcome is None else self._gather_again(member, f"is gone: {reason}")
         return self._blame(member, f"is gone: {reason}")
 
     def _needs(self, agent: _Member) -> bool:
         return any(not m.left for _, m in self._role("worker") if m.hello.host == agent.hello.host)
 
     def _blame(self, member: _Member, what: str) -> Iterable[Instruction]:
-        ranks = (member.rank,) if member.rank != NOBODY else ()
-        return self._fail(Failed(ranks, f"{member} {what}", member.hello.role))
+        return self._fail(_failure_of(member, what))
 
     def _fail(self, failure: Failed) -> Iterable[Instruction]:
         self._ended = True
-        here = [peer for peer, member in self._members.items() if not member.left]
+        here = [peer for peer, member in (self._former | self._members).items() if not member.left]
         made: list[Instruction] = [MemberTell(peer, failure) for peer in here]
         return [*made, *(Close(peer) for peer in self._members), End(failure)]
 
     def _ticked(self, now: float) -> Iterable[Instruction]:
         self._now = now
+        if self._verdict is not None and now >= self._judged_at:
+            return self._fail(self._verdict)
         for member in self._members.values():
             if member.fresh:
                 member.fresh, member.heard = False, now
@@ -453,7 +541,7 @@ class Membership:
             beats += [MemberTell(p, Heartbeat()) for p, member in self._members.items() if member.beats]
         waits = [*([] if self._welcome else [""]), *self._barriers]
         for name in waits:
-            if now - self._since.setdefault(name, now) <= self._deadline:
+            if now - self._since.setdefault(name, now) <= (self._deadline if name else self._patience):
                 continue
             if not name:
                 return self._fail(self._missing())
@@ -461,6 +549,11 @@ class Membership:
             why = f"barrier {name!r} waits for {named(ranks)} since {self._deadline:g} s"
             return self._fail(Failed(tuple(ranks), why))
         return beats
+
+
+def _failure_of(member: _Member, what: str) -> Failed:
+    ranks = (member.rank,) if member.rank != NOBODY else ()
+    return Failed(ranks, f"{member} {what}", member.hello.role)
 
 
 def _by_host(members: Iterable[_Member], before: str = "") -> str:

@@ -50,6 +50,7 @@ class Hello:
     address: str = ""  # "10.0.0.7:4321", where others reach this process, if they do
     consistency: str = "sequential"  # of level 2, as `consistency.parse` reads it; all workers must agree
     deadline: float = 0.0  # seconds that the sender waits, to a server
+    gathering: int = 0  # that an agent belongs to (`Gather`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Welcome:
     hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     consistency: str = "sequential"
     incarnation: int = 0  # of the server: another one than before means that it lost what was not saved
+    gathering: int = 0  # how often the job has gathered before (`Gather`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +303,16 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Gather:
+    """The job gathers again, for the time of this number, since these ranks are lost and others may take their places:
+    all that was shared is forgotten, and whoever goes on says Hello on a new connection."""
+
+    number: int
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Sign of life."""
 
@@ -337,6 +349,7 @@ Message = (
     | Overview
     | Refused
     | Failed
+    | Gather
     | Heartbeat
     | Bye
 )

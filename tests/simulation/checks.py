@@ -54,6 +54,9 @@ def check(job: Job) -> None:
     if world.violations:
         return
     failed = [process for process in world.processes if process.error is not None]
+    if plan.fault == "rejoin":
+        _gathered(job, failed)
+        return
     if fate.harmless:
         for process in failed:
             back = plan.fault == "back" and process in job.servers
@@ -92,6 +95,17 @@ def check(job: Job) -> None:
         names = named(text)
         if culprits and names and not names & culprits and process not in fate.victims:
             world.violate(f"{process.name} says {text!r}, and the culprit is {_known(fate.victims)}")
+
+
+def _gathered(job: Job, failed: list[Process]) -> None:
+    """All end well, but agents of gatherings that were over; unless one may have left already when another died."""
+    if job.fate.late and any(worker.finished for worker in job.workers.values()):
+        return
+    for process in failed:
+        if process not in job.agents:
+            job.world.violate(f"{process.name} fails for nothing: {process.error}")
+    if not any(worker.finished for process, worker in job.workers.items() if process.error is None):
+        job.world.violate("nobody has ended well")
 
 
 def _absent(job: Job, ranks: str) -> bool:

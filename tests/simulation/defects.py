@@ -329,4 +329,29 @@ DEFECTS = (
         "",
         rare=True,
     ),
+    # jobs that gather again
+    Defect(
+        "who stood at a barrier before the job gathered again counts afterwards",
+        f"{PROTOCOL}/membership.py",
+        "        for known in (self._members, self._barriers, self._since, self._away):\n",
+        "        for known in (self._members, self._since, self._away):\n",
+    ),
+    Defect(
+        "what others tell of a death is taken for the end of the job",
+        f"{PROTOCOL}/membership.py",
+        "        if not self._rejoin or self._welcome is None:\n",
+        "        if True:\n",
+    ),
+    Defect(
+        "members of a host meet those of an earlier gathering",
+        "kvstore/host/opening.py",
+        '    again = f"/{welcome.gathering}" if welcome.gathering else ""\n',
+        '    again = ""\n',
+    ),
+    Defect(
+        "a server ends where the job gathered again",
+        "kvstore/server.py",
+        "self._rejoins and self._member.gathers():\n                return True\n",
+        "self._rejoins and self._member.gathers():\n                return False\n",
+    ),
 )

@@ -23,6 +23,7 @@ class Fate:
     victims: list[Process] = field(default_factory=list[Process])
     names: set[Name] = field(default_factory=set[Name])  # who may be named; empty: anybody
     text: str = ""  # what every error says
+    late: bool = False  # one died when another may have ended already
 
 
 def begin(job: Job) -> None:
@@ -42,6 +43,9 @@ def begin(job: Job) -> None:
         case "back":
             for _ in range(job.world.chance.randrange(1, 4)):
                 job.world.after(job.world.chance.random() ** 2 * 0.2, partial(_kill_one, job))
+        case "rejoin":
+            for _ in range(job.world.chance.randrange(1, 4)):
+                job.world.after(0.02 + job.world.chance.random() ** 2 * 0.08, partial(_lose_one, job))
         case "few":
             fate.text = "not all have come within"
         case "kinds":
@@ -129,6 +133,25 @@ def _kill_one(job: Job) -> None:
 def _start_again(job: Job, victim: Process, number: int) -> None:
     if victim.dead:
         job.world.after(0.001 + job.world.chance.random() * 0.02, partial(job.start_server, number, victim.machine))
+
+
+def _lose_one(job: Job) -> None:
+    """Kill a worker, in whose place another one comes, or an agent, in whose place the workers start one."""
+    chance = job.world.chance
+    if any(worker.finished for worker in job.workers.values()):
+        return  # who has left is missed when the job gathers again
+    agents = [process for process in job.agents if hasattr(process, "uplink")]
+    those = [process for process in (*job.workers, *agents) if not process.over]
+    if not those:
+        return  # their successors have not started yet
+    victim = chance.choice(those)
+    job.world.note(f"{victim.name} is killed")
+    victim.kill()
+    worker = job.workers.get(victim)
+    if worker is None or worker.rounds == len(worker.mine.rounds):
+        job.fate.late = True
+    if worker is not None:
+        job.world.after(0.001 + chance.random() * 0.05, partial(job.replace_worker, victim))
 
 
 def _cut(job: Job) -> None:

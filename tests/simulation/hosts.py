@@ -6,6 +6,7 @@ They stand in for `host.mesh.join`, the module `host.memory` and those of the sy
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from os import getpid
 from typing import Any
@@ -153,7 +154,15 @@ class Hosts:
         self._memory: dict[int, Memory] = {}
         self._files: dict[int, KeptFile] = {}
 
-    def join(self, name: str, me: int, members: int, deadline: float, who: str = "worker") -> Mesh:
+    def join(
+        self,
+        name: str,
+        me: int,
+        members: int,
+        deadline: float,
+        who: str = "worker",
+        look: Callable[[], None] = lambda: None,
+    ) -> Mesh:
         """The mesh, when all have come."""
         world = self._world
         wires = self._wires.setdefault(name, Wires(members))
@@ -167,7 +176,8 @@ class Hosts:
                 missing = ", ".join(str(m) for m in range(members) if m not in wires.joined)
                 why = f"{len(wires.joined)} of {members} {who}s joined within {deadline:g} s; missing {who}s: {missing}"
                 raise DeadlineError(why, where=f"level 1, {name}")
-            world.current.wait(end - world.now)
+            world.current.wait(min(0.1, end - world.now))
+            look()
         return made  # type: ignore[return-value]
 
     # --- the module `memory`

@@ -25,7 +25,9 @@ SMALL, ALONE, WHOLE = 40, 200, 64  # bytes: from where on values take other ways
 
 
 @contextmanager
-def installed(world: World, network: Network, plan: Plan, start_agent: Callable[..., int]) -> Iterator[None]:
+def installed(
+    world: World, network: Network, plan: Plan, start_agent: Callable[..., int], ended: Callable[[int], bool]
+) -> Iterator[None]:
     """Run the drivers over this world."""
     doors, hosts = Doors(world, network), Hosts(world)
     replaced: list[tuple[Any, str, Any]] = [
@@ -47,6 +49,7 @@ def installed(world: World, network: Network, plan: Plan, start_agent: Callable[
         (server, "MemoryFile", hosts.file),
         (kept, "store", hosts.store),
         (agent, "start", start_agent),
+        (agent, "ended", ended),
         (server, "Server", partial(WatchedServer, world)),
         (link, "Uplink", partial(WatchedUplink, world, plan)),
         (link, "SMALL", SMALL),

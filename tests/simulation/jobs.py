@@ -22,7 +22,7 @@ from .scripts import ROOT, Shared, Worker
 from .world import Process, World, one_core
 
 LAST_WORDS = 40.0  # seconds of virtual time, beside some deadlines, after which a process hangs
-NO_CHILD = 1 << 30  # no process of the system has this number
+NO_CHILD = 1 << 30  # no process of the system has this number, or a greater one
 
 
 @dataclass
@@ -43,8 +43,9 @@ class Job:
     def start(self) -> None:
         plan, world = self.plan, self.world
         made = Environment(
-            "scheduler", ROOT, len(plan.workers), len(plan.servers), "root", deadline=plan.deadline, grace=plan.grace
-        )
+            "scheduler", ROOT, len(plan.workers), len(plan.servers), "root", deadline=plan.deadline, grace=plan.grace,
+            rejoin=plan.rejoin,
+        )  # fmt: skip
         self.environment = made
         self.schedulers.append(world.start("scheduler", "root", lambda: scheduler.serve(made)))
         for number, machine in enumerate(plan.servers):
@@ -68,6 +69,15 @@ class Job:
             process = world.start(f"worker {number} on {mine.host}", mine.host, worker.main, mine.delay)
             self.workers[process] = worker
 
+    def replace_worker(self, victim: Process) -> None:
+        """Start another worker in the place of one that has died."""
+        former = self.workers[victim]
+        hint = former.rank if former.rank >= 0 else former.mine.hint
+        worker = Worker(self.world, self.shared, former.number, replace(former.mine, hint=hint))
+        worker.incarnation = former.incarnation + 1
+        name = f"worker {former.number} ({worker.incarnation}) on {victim.machine}"
+        self.workers[self.world.start(name, victim.machine, worker.main)] = worker
+
     def start_server(self, number: int, machine: str, delay: float = 0.0) -> None:
         """Start a server, for the first time or again."""
         back = self.plan.fault == "back"
@@ -83,7 +93,10 @@ class Job:
         main = partial(agent.serve, environment, place)
         process = self.world.start(name, environment.host, main, self.world.chance.random() * 0.01)
         self.agents.append(process)
-        return NO_CHILD
+        return NO_CHILD + len(self.agents) - 1
+
+    def agent_ended(self, number: int) -> bool:
+        return self.agents[number - NO_CHILD].over
 
 
 def _serve(environment: Environment) -> None:
@@ -119,7 +132,7 @@ def simulate(seed: int) -> Result:
     before = sys.getswitchinterval()
     sys.setswitchinterval(10.0)  # threads give the turn themselves
     try:
-        with one_core(), np.errstate(all="ignore"), installed(world, network, made, job.start_agent):
+        with one_core(), np.errstate(all="ignore"), installed(world, network, made, job.start_agent, job.agent_ended):
             try:
                 job.start()
                 begin(job)

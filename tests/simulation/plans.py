@@ -9,7 +9,7 @@ from typing import Literal
 FRAME, SPLIT = 128, 160  # bytes of a frame, and from where on a key is split over servers
 Fault = Literal[
     "none", "slow", "return", "restart", "cut", "part", "heal", "freeze", "pause", "busy", "kill", "few", "many",
-    "uneven", "shapes", "kinds", "back",
+    "uneven", "shapes", "kinds", "back", "rejoin",
 ]  # fmt: skip
 Role = Literal["worker", "server", "agent", "scheduler"]
 HARMLESS = ("none", "slow", "return", "restart", "heal", "pause", "back")  # after which everybody must succeed
@@ -73,6 +73,11 @@ class Plan:
         return 1e6 if self.fault in ("return", "restart", "back") else 0.0
 
     @property
+    def rejoin(self) -> float:
+        """Seconds in which a job gathers again when a worker has died."""
+        return 4 * self.deadline if self.fault == "rejoin" else 0.0
+
+    @property
     def comes_back(self) -> bool:
         """True if connections are opened again that were lost while both ends live."""
         return self.fault in ("return", "restart")
@@ -126,6 +131,9 @@ def plan(seed: int) -> Plan:
     later = random.Random(seed * 7919 + 2)  # what is drawn since, so that older seeds stay what they were
     if servers and fault in ("none", "slow", "return") and later.random() < 0.5:
         fault = "back"
+    newest = random.Random(seed * 7919 + 3)
+    if levels == "sequential/sequential" and fault in ("none", "slow", "kill", "back") and newest.random() < 0.4:
+        fault = "rejoin"
     keys = tuple(_key(draw, name) for name in "abc"[: draw.choice((1, 1, 2, 2, 3))])
     rounds = draw.choice((1, 2, 2, 3) if len(keys) < 3 else (1, 2))
     ordered = draw.random() < 0.3  # all workers go by one order, and wait for each key before the next
@@ -146,6 +154,8 @@ def plan(seed: int) -> Plan:
                 draw.shuffle(order)
             steps.append(tuple(_step(draw, key) for key in order))
         pause = draw.choice((0.0, 0.0, 0.01))
+        if fault == "rejoin":  # so long that it has begun, and has not ended, when one dies
+            steps, pause = steps * 3, 0.01
         workers.append(WorkerPlan(host, hints[number], tuple(steps), ordered, draw.random() * 0.02, pause))
     role: Role = draw.choice(("worker", "worker", "server", "agent", "scheduler"))
     if (role == "server" and not servers) or (role == "agent" and not (servers and levels.startswith("sequential/"))):

@@ -38,7 +38,7 @@ class Shared:
         self.plan = plan
         self.hosts: tuple[tuple[int, ...], ...] = ()  # ranks by host
         self.pushed: Counter[tuple[int, int]] = Counter()  # pushes begun, by key and rank
-        self.standing: dict[int, set[int]] = {}  # ranks that have come to each barrier
+        self.standing: dict[tuple[int, int], set[int]] = {}  # ranks that have come to each barrier of a gathering
         self.sums: dict[tuple[int, int], Array] = {}
         self.most: dict[int, int] = {}  # rounds, by rank
         self.rule = UpdateRule(OPTIMIZER)
@@ -103,6 +103,9 @@ class Worker:
         self.rank = -1
         self.keys = self.plan.keys
         self.busy = 0.0  # computes for so long
+        self.incarnation = 0
+        self.rounds = 0  # behind it
+        self.finished = False
         self.passed, self.stands = 0, False  # barriers; at one
         self.steps: Counter[int] = Counter()
         self.seen: dict[int, Array] = {}
@@ -115,28 +118,62 @@ class Worker:
         plan = self.plan
         environment = Environment(
             "worker", ROOT, len(plan.workers), len(plan.servers), self.mine.host, self.mine.hint,
-            deadline=plan.deadline, grace=plan.grace,
+            deadline=plan.deadline, grace=plan.grace, rejoin=plan.rejoin, incarnation=self.incarnation,
         )  # fmt: skip
         levels = Levels.parse(self.kind)
         if plan.servers:
             store: HostStore = self._timed(
-                "kv.create", lambda: dist.open_dist("dist_sync", environment, levels), 3, 38.0
+                "kv.create", lambda: dist.open_dist("dist_sync", environment, levels), 3, 38.0 + self._comes
             )
-            self.shared.hosts = tuple(ranks for _, ranks in store._member.welcome.hosts)  # type: ignore[attr-defined]
         else:
-            store = self._timed("kv.create", lambda: opening.open_host("dist_sync", environment, levels), 3, 8.0)
-            self.shared.hosts = (store.group.ranks,)
-        self.rank, self.levels = store.rank, levels
-        self.shared.most[self.rank] = len(self.mine.rounds)
-        self.world.note(f"{self.process.name} is rank {self.rank}")
+            store = self._timed(
+                "kv.create", lambda: opening.open_host("dist_sync", environment, levels), 3, 8.0 + self._comes
+            )
+        self.levels = levels
         try:
-            self._work(store)
+            while not self.finished:
+                store = self._joined(store)
         except MezzoError as problem:
             error = problem
             self.world.note(f"{self.process.name} fails: {error.message}")
             self._timed("close", lambda: store.close(error), more=8.0)
             raise
         self._timed("close", lambda: store.close(None), more=8.0)
+
+    @property
+    def _comes(self) -> float:
+        """Seconds that others may take to come again, several times."""
+        return 4 * self.plan.rejoin
+
+    def _joined(self, store: HostStore) -> HostStore:
+        """Work in a store; that of the next gathering, if another worker has died meanwhile."""
+        if self.plan.servers:
+            self.shared.hosts = tuple(ranks for _, ranks in store._member.welcome.hosts)  # type: ignore[attr-defined]
+        else:
+            self.shared.hosts = (store.group.ranks,)
+        self.rank, self.gathering = store.rank, store.gathering
+        self.shared.most[self.rank] = len(self.mine.rounds)
+        self.world.note(f"{self.process.name} is rank {self.rank}")
+        try:
+            self._work(store)
+            self.finished = True
+        except MezzoError as problem:
+            if not store.rejoins or store.group.failure is None:
+                raise
+            self.world.note(f"{self.process.name} fails, and would come again: {problem.message}")
+            self.passed, self.stands = 0, False
+            return self._timed("rejoin", store.again, 3, 46.0 + self._comes)
+        return store
+
+    def _agree(self, store: HostStore) -> None:
+        """In a job that has gathered again, go on behind the rounds that all have behind them who have any."""
+        name, mine = "rounds", np.zeros(len(self.plan.workers), np.int64)
+        mine[self.rank] = 1 + self.rounds
+        store.init(name, np.zeros_like(mine))
+        self._timed("rounds", store.pushpull(name, [mine], [mine], 0).wait)
+        if not mine.all():
+            raise Violation(f"{self.process.name} does not hear of all workers: {mine}")
+        self.rounds = min((int(number) - 1 for number in mine if number > 1), default=0)
 
     def _timed(self, what: str, call: Callable[[], T], deadlines: int = 1, more: float = 0.0) -> T:
         """Call, which takes no longer than so many deadlines and what comes behind them."""
@@ -155,15 +192,20 @@ class Worker:
 
     def _work(self, store: HostStore) -> None:
         plan, keys = self.plan, self.keys
+        if self.gathering:
+            self._agree(store)
+        self.steps = Counter(dict.fromkeys(range(len(keys)), self.rounds))
         for number, about in enumerate(keys):
             given = noise(about, number, self.rank, 0) if self._sums else np.zeros(about.size, about.dtype)
             if self.rank and not self._sums:
                 given += JUNK
+            if self.rounds and not self.rank:
+                given = self.shared.expected(number, self.rounds)
             self._timed("init", lambda name=about.name, given=given: store.init(name, given))  # type: ignore[misc]
             self._pull(store, number, "the initial value")
         if plan.learns:
             self._timed("set_optimizer", lambda: store.set_optimizer(OPTIMIZER), 4)
-        for round, steps in enumerate(self.mine.rounds):
+        for round, steps in list(enumerate(self.mine.rounds))[self.rounds :]:
             if self.busy and round == len(self.mine.rounds) // 2:
                 self.world.note(f"{self.process.name} computes for {self.busy:.3g} s")
                 self.process.frozen_at.append((self.world.now, self.world.now + self.busy))
@@ -179,6 +221,7 @@ class Worker:
                     ends.append(end)
             for end in ends:
                 end()
+            self.rounds = round + 1
             if plan.barriers and plan.fault != "uneven" and round % 2 == 0:
                 self._stand(store)
         for last in (False, True):  # a push has ended when the value is taken; a pull, when it counts
@@ -193,7 +236,7 @@ class Worker:
 
     def _stand(self, store: HostStore) -> None:
         self.passed += 1
-        here = self.shared.standing.setdefault(self.passed, set())
+        here = self.shared.standing.setdefault((self.gathering, self.passed), set())
         here.add(self.rank)
         self.stands = True
         self._timed("barrier", store.barrier)
