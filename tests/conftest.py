@@ -41,6 +41,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     two_runs.add_options(parser)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """What `-n auto` means: half as many again as there are processors, since tests that wait for other processes and
+    for deadlines leave theirs idle."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # it says how many
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors + processors // 2
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # hypothesis mixes constants of the loaded modules into its examples: all are loaded first, so that the examples do
     # not depend on which tests a worker has run before

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from mezzo.runtime.compile.collection import uncollected
+
 ROOT = Path(__file__).parents[1]
 TOPS = ("ops", "runtime", "nd", "sym", "importers", "exporters", "kvstore", "train", "data", "models", "gluon", "tools")
 # Rooms of the runtime, lowest first: each imports those before it.
@@ -25,8 +27,11 @@ OPENINGS = re.compile(r"(What|Which|How|Where|Who|Whether|When)\b")
 
 
 @cache
-def _tree(text: str) -> ast.Module:
-    return ast.parse(text)
+def tree_of(text: str) -> ast.Module:
+    """The syntax of a module, read once. The trees are kept, so that the collector would look through all of them again
+    and again, for longer than parsing takes."""
+    with uncollected():
+        return ast.parse(text)
 
 
 def _under_type_checking(tree: ast.AST) -> set[int]:
@@ -51,7 +56,7 @@ class House:
         return {".".join(p.with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
 
     def tree(self, module: str) -> ast.Module:
-        return _tree((self.root / self.files[module]).read_text("utf8"))
+        return tree_of((self.root / self.files[module]).read_text("utf8"))
 
     @cached_property
     def imports(self) -> Mapping[str, frozenset[str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from .house import ROOT, tree_of
 
 # Layer -> the layers that it may import.
 BELOW: dict[str, set[str]] = {
@@ -55,11 +55,6 @@ TABLES = (
 )  # the last: modules of users
 
 Import = tuple[int, str]  # line, dotted name: "mezzo.ops.types" for ours, however it was written
-
-
-@cache
-def parsed(text: str) -> ast.Module:
-    return ast.parse(text)
 
 
 def sources(root: Path, *folders: str) -> Iterator[tuple[Path, str]]:
@@ -118,7 +113,7 @@ def arrows(file: Path, text: str) -> Iterator[str]:
     modules that they list, which tests compare with what there is."""
     layer = file.parts[0]
     allowed = {f"mezzo.{name}" for name in {layer, *BELOW[layer]}}
-    for line, name in imports(file, ast.walk(parsed(text))):
+    for line, name in imports(file, ast.walk(tree_of(text))):
         computed = " " in name and str(file) not in TABLES
         if (within(name, {"mezzo"}) and not within(name, allowed)) or computed:
             yield f"{file}:{line} imports {name}"
@@ -127,7 +122,7 @@ def arrows(file: Path, text: str) -> Iterator[str]:
 def relative(file: Path, text: str) -> Iterator[str]:
     """Inside the package, ours are imported relatively; nowhere by the bare name of a folder of the root."""
     ours = {*BELOW} if file.parts[0] in ("tests", "bench") else {"mezzo", *BELOW}
-    for node in ast.walk(parsed(text)):
+    for node in ast.walk(tree_of(text)):
         match node:
             case ast.Import(names=aliases):
                 names = [alias.name for alias in aliases]
@@ -141,7 +136,7 @@ def relative(file: Path, text: str) -> Iterator[str]:
 def outside(file: Path, text: str) -> Iterator[str]:
     """Each layer does without some outside packages, and all of them without the referees."""
     banned = WITHOUT.get(file.parts[0], set()) | (set() if any(map(file.match, REFEREES_MAY)) else REFEREES)
-    found = imports(file, ast.walk(parsed(text)))
+    found = imports(file, ast.walk(tree_of(text)))
     return (f"{file}:{line} imports {name}" for line, name in found if within(name, banned))
 
 
@@ -149,7 +144,7 @@ def aside(file: Path, text: str) -> Iterator[str]:
     """No module of tests needs a referee to be imported, and none vanishes as a whole where one is not installed."""
     if any(map(file.match, BESIDE)):
         return
-    top = list(at_top(parsed(text)))
+    top = list(at_top(tree_of(text)))
     for line, name in imports(file, top):
         if within(name, REFEREES) or any(Path(f"{part}.py").match(b) for part in name.split(".") for b in BESIDE):
             yield f"{file}:{line} imports {name} at its top"
@@ -162,7 +157,7 @@ def aside(file: Path, text: str) -> Iterator[str]:
 
 def pickles(file: Path, text: str) -> Iterator[str]:
     """No file is read or written in a format that runs what it says, in tests and benchmarks neither."""
-    tree, writes = parsed(text), file.as_posix() in PICKLED
+    tree, writes = tree_of(text), file.as_posix() in PICKLED
     found = () if writes else imports(file, ast.walk(tree))
     yield from (f"{file}:{n} imports {name}" for n, name in found if within(name, PICKLES))
     for node in ast.walk(tree):
@@ -181,7 +176,7 @@ def short(file: Path, text: str) -> Iterator[str]:
 
 def front_door(file: Path, text: str) -> Iterator[str]:
     """src/mezzo holds imports, `__all__` and `__version__`; what `python -m` runs calls what it imports."""
-    for node in parsed(text).body:
+    for node in tree_of(text).body:
         match node:
             case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
                 pass
