@@ -10,6 +10,7 @@ import numpy as np
 from ... import nd
 from ...nd.array import Array
 from ...ops.errors import InputError
+from .ndarray import own
 
 
 class _Named(NamedTuple):
@@ -40,7 +41,7 @@ class DataBatch:
         self, data: Any, label: Any = None, pad: int | None = None, index: Any = None, bucket_key: Any = None,
         provide_data: Any = None, provide_label: Any = None,
     ) -> None:  # fmt: skip
-        self.data, self.label, self.pad, self.index = data, label, pad, index
+        self.data, self.label, self.pad, self.index = own(data), own(label), pad, index
         self.bucket_key, self.provide_data, self.provide_label = bucket_key, provide_data, provide_label
 
 
