@@ -388,7 +388,8 @@ def SVMOutput(  # noqa: N802
     classes = use("Cast", _label(label, name), name=f"{name}_classes", to=DType.INT64.onnx)
     depth = use("Shape", data, name=f"{name}_depth", start=1, end=2)
     ways = use("OneHot", classes, depth, np.array([-1, 1], np.float32), name=f"{name}_ways", axis=1)
-    short = use("Relu", np.float32(margin) - use("Mul", data, ways, name=f"{name}_far"), name=f"{name}_short")
+    short = use("Relu", use("Sub", np.float32(margin), use("Mul", data, ways, name=f"{name}_far"), name=f"{name}_near"),
+                name=f"{name}_short")  # fmt: skip
     each = short if use_linear else use("Mul", short, short, name=f"{name}_square")
     loss = use("ReduceSum", each, name=f"{name}_sum", keepdims=0)
     return _head("Identity", data, name, use("Mul", loss, np.float32(regularization_coefficient), name=f"{name}_loss"))

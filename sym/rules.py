@@ -3,6 +3,7 @@ which the importer's rules write once types are known."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -121,6 +122,9 @@ def asked(maker: Use, dims: Sequence[Dims | None]) -> Sequence[Dims | None]:
     if data is None:
         return ()
     values = _values(_rules()[maker.op], maker.attrs)
+    shapes = WEIGHTS.get(maker.op)
+    if shapes is not None:
+        return [None, *shapes(values, data)]
     if maker.op in ("InstanceNorm", "LeakyReLU"):
         return [None, *[(data[1],)] * (len(dims) - 1)] if len(data) > 1 else ()
     if maker.op.startswith("BatchNorm"):
@@ -130,6 +134,30 @@ def asked(maker: Use, dims: Sequence[Dims | None]) -> Sequence[Dims | None]:
     if maker.op == "RNN":
         return _of_recurrent(values, data)
     return ()
+
+
+def _dense(values: Mapping[str, Any], data: Dims) -> list[Dims]:
+    inner = data[1:] if values["flatten"] else data[-1:]
+    width = None if None in inner else math.prod(n or 0 for n in inner)
+    return [(values["num_hidden"], width), (values["num_hidden"],)]
+
+
+def _convolved(values: Mapping[str, Any], data: Dims) -> list[Dims]:
+    channels, groups, layout = data[1], values["num_group"], values["layout"]
+    if layout is not None and layout.index("C") != 1:
+        return [None, (values["num_filter"],)]  # type: ignore[list-item]
+    inputs = None if channels is None else channels // groups
+    return [(values["num_filter"], inputs, *values["kernel"]), (values["num_filter"],)]
+
+
+def _deconvolved(values: Mapping[str, Any], data: Dims) -> list[Dims]:
+    return [(data[1], values["num_filter"] // values["num_group"], *values["kernel"]), (values["num_filter"],)]
+
+
+WEIGHTS: dict[str, Callable[[Mapping[str, Any], Dims], list[Dims]]] = {
+    "FullyConnected": _dense, "Convolution": _convolved, "Deconvolution": _deconvolved,
+    "Embedding": lambda values, data: [(values["input_dim"], values["output_dim"])],
+}  # fmt: skip
 
 
 def _of_recurrent(values: Mapping[str, Any], data: Dims) -> Sequence[Dims | None]:

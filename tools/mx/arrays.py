@@ -132,6 +132,17 @@ def moveaxis(tensor: Array, source: Any, destination: Any) -> Array:
     return own(ours.moveaxis(tensor, source, destination))
 
 
+def split_v2(ary: Array, indices_or_sections: Any, axis: int = 0, squeeze_axis: bool = False) -> Any:
+    """Parts between places, or so many of one size."""
+    if isinstance(indices_or_sections, int):
+        how: dict[str, Any] = {"sections": indices_or_sections, "indices": ()}
+    else:
+        how = {"sections": 0, "indices": (0, *indices_or_sections)}
+    function = operators.function("_split_v2")
+    assert function is not None
+    return function(ary, axis=axis, squeeze_axis=squeeze_axis, **how)
+
+
 def waitall() -> None:
     ours.waitall()
 

@@ -29,6 +29,9 @@ class DataDesc(_Named):
         made.dtype, made.layout = dtype, layout
         return made
 
+    def __repr__(self) -> str:
+        return f"DataDesc[{self.name},{self.shape},{self.dtype},{self.layout}]"
+
     @staticmethod
     def get_batch_axis(layout: str | None) -> int:
         return 0 if layout is None else layout.find("N")
@@ -75,7 +78,7 @@ def _named(data: Any, default: str) -> list[tuple[str, Any]]:
         pairs = [(f"_{i}_{default}" if many else default, x) for i, x in enumerate(data)]
     else:
         pairs = [(default, data)]
-    return [(n, x.asnumpy() if isinstance(x, Array) else np.asarray(x)) for n, x in pairs]
+    return [(n, x.asnumpy() if isinstance(x, Array) else np.asarray(x, np.float32)) for n, x in pairs]
 
 
 class NDArrayIter(DataIter):
@@ -111,7 +114,7 @@ class NDArrayIter(DataIter):
         order = np.arange(self.num_data)
         if self.shuffle:
             np.random.shuffle(order)
-        self._order, self._at = np.concatenate([self._kept, order]), 0
+        self._order, self._at, self._rolled = np.concatenate([self._kept, order]), 0, len(self._kept)
         self._kept = np.arange(0)
 
     def reset(self) -> None:
@@ -132,7 +135,8 @@ class NDArrayIter(DataIter):
         if missing:
             rows = np.concatenate([rows, self._order[:missing]])
         data, label = ([_array(x[rows]) for _, x in pairs] for pairs in (self.data, self.label))
-        return DataBatch(data, label, missing, rows, None, self.provide_data, self.provide_label)
+        pad, self._rolled = missing or self._rolled, 0  # MXNet tells how many rows were kept, too
+        return DataBatch(data, label, pad, rows, None, self.provide_data, self.provide_label)
 
 
 def _kind(x: Any) -> Any:

@@ -231,18 +231,25 @@ class HybridBlock(MXNetBlock, OurHybridBlock):
                 p.finish(told[f"own_{name}"])
 
 
+def layer_settings(name: str, args: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a layer as settings of ours."""
+    return _settings(arranged(name, LAYERS[name], args, settings))
+
+
 def layer(kind: type[Any]) -> type[Any]:
     """A layer of ours with MXNet's settings."""
 
-    signature = LAYERS.get(kind.__name__)
+    name = kind.__name__.lstrip("_")
+    signature = LAYERS.get(name)
 
     @functools.wraps(kind.__init__)
     def start(self: Any, *args: Any, **settings: Any) -> None:
         if signature is not None:
-            args, settings = (), arranged(kind.__name__, signature, args, settings)
+            args, settings = (), arranged(name, signature, args, settings)
+        settings = {k: v for k, v in settings.items() if k != "weight" or v is not None}
         kind.__init__(self, *args, **_settings(settings))
 
-    return type(kind.__name__, (MXNetBlock, kind), {"__init__": start, "__doc__": kind.__doc__, "__module__": __name__})
+    return type(name, (MXNetBlock, kind), {"__init__": start, "__doc__": kind.__doc__, "__module__": __name__})
 
 
 def adopted(net: Any) -> Any:
@@ -344,5 +351,30 @@ def split_and_load(data: Any, ctx_list: Sequence[Place], batch_axis: int = 0, ev
 
 
 LAYER_KINDS, RECURRENT, LOSSES = _layers(nn), _layers(rnn), _layers(loss)
+
+
+class HybridLambda(HybridBlock):
+    """A function as a block: `function(F, x)`, or an operator by its name."""
+
+    def __init__(self, function: Any, prefix: str | None = None) -> None:
+        super().__init__()
+        self._function = function
+
+    def hybrid_forward(self, F: Any, x: Any, *args: Any) -> Any:
+        return getattr(F, self._function)(x, *args) if isinstance(self._function, str) else self._function(F, x, *args)
+
+
+class Lambda(Block):
+    """A function as a block: `function(x)`, or a function of `nd` by its name."""
+
+    def __init__(self, function: Any, prefix: str | None = None) -> None:
+        super().__init__()
+        self._function = getattr(arrays, function) if isinstance(function, str) else function
+
+    def forward(self, *args: Any) -> Any:
+        return self._function(*own(args))
+
+
+LAYER_KINDS |= {"HybridLambda": HybridLambda, "Lambda": Lambda}
 
 __all__ = ["Block", "HybridBlock", "Parameter", "ParameterDict", "SymbolBlock", "Trainer", "fit", "loss"]

@@ -271,6 +271,8 @@ class Module(BaseModule):
             wanted |= dict.fromkeys(self.data_names, grad_req) if inputs_need_grad else {}
         self._wanted = wanted
         self._executor = self._bound(_described([*self._data_shapes, *self._label_shapes]))
+        if self._preloaded is not None:
+            self.init_params()
         if shared_module is not None and shared_module.params_initialized:
             self._executor.copy_params_from(*shared_module.get_params())
             self.params_initialized = True

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ... import nd as ours
 from ...nd.array import Array
 from ...ops.errors import InputError
@@ -98,6 +96,11 @@ class NDArray(Array):
     def __rtruediv__(self, other: Any) -> Any:
         return quotient(other, self)
 
+    def __getitem__(self, key: Any) -> Any:
+        """A part; of one element an axis is left."""
+        part = super().__getitem__(key)
+        return own(part if part.shape or not self.shape else ours.reshape(part, (1,)))
+
     def __bool__(self) -> bool:
         return bool(self.asscalar())
 
@@ -144,20 +147,27 @@ def _truths(name: str, a: Any, b: Any) -> Any:
 
 def quotient(a: Any, b: Any) -> Any:
     """Of whole numbers the quotient without what is behind the point, as C has it."""
-    whole = all(np.result_type(x.dtype if isinstance(x, Array) else type(x)).kind in "iu" for x in (a, b))
-    if not whole:
-        like = next(x for x in (a, b) if isinstance(x, Array))
-        if like.dtype.kind in "iu":  # beside a float of Python the array's type stays
-            return own(ours.astype(ours.trunc(ours.divide(a, b)), like.dtype))
-        return own(ours.divide(a, b))
-    return own(ours.trunc(ours.divide(a, b)).astype(next(x for x in (a, b) if isinstance(x, Array)).dtype))
+    like = next(x for x in (a, b) if isinstance(x, Array))
+    a, b = whole(a, like), whole(b, like)
+    result = ours.divide(a, b)
+    return own(ours.astype(ours.trunc(result), like.dtype) if like.dtype.kind in "iu" else result)
+
+
+def whole(x: Any, like: Array) -> Any:
+    """A number beside an array of whole ones loses what is behind its point."""
+    return int(x) if isinstance(x, float) and like.dtype.kind in "iu" else x
+
+
+def _beside(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda self, other: own(method(self, whole(other, self)))
 
 
 def _attach() -> None:
     """Python's operators of arrays, and methods that answer with arrays."""
-    names = "add sub mul mod pow matmul floordiv".split()
-    dunders = [f"__{side}{n}__" for n in names for side in ("", "r")] + ["__neg__", "__abs__", "__getitem__"]
-    for name in (*dunders, "copy", "detach", "to_device", "as_in_context"):
+    for name in "add sub mul mod pow".split():
+        for side in ("", "r"):
+            setattr(NDArray, f"__{side}{name}__", _beside(getattr(Array, f"__{side}{name}__")))
+    for name in ("__matmul__", "__rmatmul__", "__neg__", "__abs__", "copy", "detach", "to_device", "as_in_context"):
         setattr(NDArray, name, owned(getattr(Array, name)))
 
 

@@ -12,6 +12,7 @@ from ...ops.errors import InputError
 from ...runtime import optimizer as ours
 from ...runtime.optimizer import Group, schedule
 from ...runtime.optimizer.schedule import Schedule
+from . import rules
 
 # What MXNet's optimizers take, and is settled elsewhere: names of parameters, precision.
 WITHOUT_MEANING = {"param_idx2name", "param_dict", "sym", "multi_precision", "begin_num_update", "aggregate_num",
@@ -61,10 +62,16 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
         asked, rate = scheduler, float(scheduler(1))
     if name.lower() == "rmsprop" and not settings.get("centered"):
         settings.pop("gamma2", None)  # MXNet has no momentum there
+    elif name.lower() == "rmsprop":
+        settings = {"gamma2": 0.9, **settings}
     if rate is not None and name.lower() != "adadelta":
         usual["rate"] = rate
+    if name.lower() == "nag" and not settings.get("momentum"):
+        name = "sgd"
     renamed = {OLD.get(k, k): v for k, v in settings.items() if v is not None}
-    return Optimizer(ours.create(name, **{**usual, **renamed}), rescale, clip, asked)
+    kind = rules.OWN.get(name.lower())
+    rule = ours.create(name, **{**usual, **renamed}) if kind is None else kind(**{**usual, **renamed})
+    return Optimizer(rule, rescale, clip, asked)
 
 
 def _kind(name: str) -> Callable[..., Optimizer]:
@@ -76,11 +83,11 @@ def _kind(name: str) -> Callable[..., Optimizer]:
     return make
 
 
-SGD, Adam, NAG, RMSProp, AdaGrad, AdaDelta, Ftrl, Nadam, Signum, SGLD, DCASGD, LAMB, LARS = (
+SGD, Adam, NAG, RMSProp, AdaGrad, AdaDelta, Ftrl, Nadam, Signum, SGLD, DCASGD, LAMB, LARS, Adamax, FTML = (
     _kind(n)
     for n in (
         "SGD", "Adam", "NAG", "RMSprop", "Adagrad", "Adadelta", "Ftrl", "Nadam", "Signum", "SGLD", "DCASGD", "LAMB",
-        "LARS",
+        "LARS", "Adamax", "FTML",
     )
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ _CONV = "channels kernel_size strides padding {}dilation groups layout='{}' acti
 _CONV += "bias_initializer in_channels"
 _INNER = "i2h_weight_initializer=None h2h_weight_initializer=None i2h_bias_initializer='zeros' "
 _INNER += "h2h_bias_initializer='zeros'"
+_FUSED = "i2h_weight_initializer h2h_weight_initializer i2h_bias_initializer h2h_bias_initializer"
 _SEQUENCE = "layout dropout bidirectional"
 LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 LAYERS: dict[str, str] = {
@@ -44,11 +45,11 @@ LAYERS: dict[str, str] = {
     "LSTMCell": f"hidden_size {_INNER} input_size activation='tanh' recurrent_activation='sigmoid'",
     "GRUCell": f"hidden_size {_INNER} input_size",
     "BidirectionalCell": "l_cell r_cell output_prefix='bi_'",
-    "RNN": f"hidden_size num_layers activation:'relu' {_SEQUENCE} {_INNER} input_size dtype='float32'",
-    "LSTM": f"hidden_size num_layers {_SEQUENCE} input_size {_INNER} projection_size=None "
+    "RNN": f"hidden_size num_layers activation {_SEQUENCE} {_FUSED} input_size dtype='float32'",
+    "LSTM": f"hidden_size num_layers {_SEQUENCE} input_size {_FUSED} projection_size=None "
     "h2r_weight_initializer=None state_clip_min=None state_clip_max=None state_clip_nan=False dtype='float32'",
-    "GRU": f"hidden_size num_layers {_SEQUENCE} input_size {_INNER} dtype='float32'",
-    "PoissonNLLLoss": "weight from_logits batch_axis compute_full",
+    "GRU": f"hidden_size num_layers {_SEQUENCE} input_size {_FUSED} dtype='float32'",
+    "PoissonNLLLoss": "weight from_logits batch_axis=0 compute_full",
 }
 
 

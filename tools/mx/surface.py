@@ -31,6 +31,7 @@ from . import (
     datasets,
     draws,
     initializers,
+    losses,
     metrics,
     modules,
     names,
@@ -38,6 +39,7 @@ from . import (
     optimizers,
     pictures,
     records,
+    recurrent,
     symbols,
 )
 from .ndarray import owned
@@ -64,7 +66,7 @@ def kv_create(name: str = "local") -> Any:
         ours(chosen.rule)
 
     store.set_optimizer = set_optimizer  # type: ignore[method-assign]
-    store._set_updater = store.set_updater  # type: ignore[attr-defined]
+    store._set_updater, store.type = store.set_updater, name  # type: ignore[attr-defined]
     return store
 
 
@@ -148,9 +150,9 @@ io.ImageRecordIter = pictures.ImageRecordIter  # type: ignore[attr-defined]
 test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal, list_gpus=list_gpus)
 visualization = viz = _module("viz", our_viz, plot_network=plot_network, print_summary=print_summary)
 nn = _module("gluon.nn", **blocks.LAYER_KINDS, Block=blocks.Block, HybridBlock=blocks.HybridBlock)
-rnn = _module("gluon.rnn", **blocks.RECURRENT)
+rnn = _module("gluon.rnn", **{**blocks.RECURRENT, **{n: getattr(recurrent, n) for n in recurrent.__all__}})
 utils = _module("gluon.utils", **{n: getattr(blocks, n) for n in ("split_data", "split_and_load", "clip_global_norm")})
-loss = _module("gluon.loss", **{**blocks.LOSSES, "Loss": blocks.Loss})
+loss = _module("gluon.loss", **{**blocks.LOSSES, **losses.OWN, "Loss": blocks.Loss})
 pictures_of = {n: getattr(datasets, n) for n in ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "ImageRecordDataset",
                                                  "ImageFolderDataset")}  # fmt: skip
 data_vision = _module("gluon.data.vision", gluon_vision, **pictures_of)

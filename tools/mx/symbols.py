@@ -23,10 +23,9 @@ from ...sym.symbol import use
 from .names import ATTRIBUTES, MANAGER
 from .ndarray import own
 
-# Layers of ours that bring weights, statistics or losses.
+# Heads of ours, which bring losses.
 OURS = """
-FullyConnected Convolution Deconvolution BatchNorm Dropout Embedding LayerNorm SoftmaxOutput LinearRegressionOutput
-LogisticRegressionOutput MAERegressionOutput SVMOutput MakeLoss
+SoftmaxOutput LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput SVMOutput MakeLoss
 """.split()
 SAME = {"Softmax": "SoftmaxOutput", "make_loss": "MakeLoss", "stop_gradient": "BlockGrad"}
 COMPARED = {"eq": "equal", "ne": "not_equal", "lt": "lesser", "le": "lesser_equal", "gt": "greater",
