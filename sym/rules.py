@@ -38,6 +38,13 @@ def _rules() -> Mapping[str, Rule]:
     return RULES
 
 
+def literal(text: str) -> Any:
+    """The value that an attribute's text stands for."""
+    from ..importers.mxnet.rules import literal
+
+    return literal(text)
+
+
 def carried(name: str) -> bool:
     """True for operators that can be symbols: losses are those of `sym/operators.py`, or none."""
     from ..importers.mxnet.build import LABELLED

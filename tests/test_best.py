@@ -102,7 +102,7 @@ def test_what_a_detector_sees(anchors: int, classes: int, most: int) -> None:
     scores = (RNG.integers(0, 20, (2, classes, anchors)) / 40).astype(np.float32)  # many are equal
     shifts, given = RNG.standard_normal((2, 4 * anchors)).astype(np.float32), boxes(1, anchors, 2.0)
     for more in ({}, {"together": 1, "clip": 0}, {"overlap": 0.0}, {"threshold": 0.9}):
-        settings = {"overlap": 0.3, "most": most, **more}
+        settings: dict[str, Any] = {"overlap": 0.3, "most": most, **more}
         compared("DetectBoxes", [scores, shifts, given], "numpy.detect_boxes", domain="mezzo", **settings)
 
 

@@ -61,7 +61,26 @@ class DataIter:
         """Begin again."""
 
     def next(self) -> DataBatch:
-        raise NotImplementedError
+        """The next batch, of what `iter_next`, `getdata` and the like of a subclass tell."""
+        if not self.iter_next():
+            raise StopIteration
+        return DataBatch(self.getdata(), self.getlabel(), self.getpad(), self.getindex())
+
+    def iter_next(self) -> bool:
+        """Go to the next batch; false if there is none."""
+        raise NotImplementedError("an iterator writes next(), or iter_next() and getdata()")
+
+    def getdata(self) -> Any:
+        return None
+
+    def getlabel(self) -> Any:
+        return None
+
+    def getindex(self) -> Any:
+        return None
+
+    def getpad(self) -> int:
+        return 0
 
     def __next__(self) -> DataBatch:
         return self.next()

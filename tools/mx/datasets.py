@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -17,6 +20,7 @@ from ...data.image_sets import ImageFolderDataset as our_folder  # noqa: N813
 from ...data.image_sets import ImageRecordDataset as our_records  # noqa: N813
 from ...gluon import data as ours
 from ...ops.errors import InputError
+from ...runtime.files import replace_file
 from . import arrays, blocks
 from .ndarray import own
 
@@ -78,9 +82,21 @@ def ImageFolderDataset(root: str, flag: int = 1, transform: Any = None) -> Any: 
 
 
 def _local(root: str) -> str:
-    from pathlib import Path
-
     return str(Path(root).expanduser())
+
+
+def download(url: str, path: str | None = None, overwrite: bool = False, sha1_hash: str | None = None, **_: Any) -> str:
+    """Fetch a file, unless it is there; returns where it lies. Raises InputError for what is not as the sum says."""
+    name = url.rstrip("/").rpartition("/")[2]
+    file = Path(name if path is None else Path(path, name) if Path(path).is_dir() else path).expanduser()
+    if overwrite or not file.exists():
+        with urlopen(url, timeout=60) as answer:
+            content = answer.read()
+        if sha1_hash and hashlib.sha1(content).hexdigest() != sha1_hash:
+            raise InputError("its sum is another one", where=url, hint="is it the file that was meant?")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, [content])
+    return str(file)
 
 
 # MXNet's names of networks of ours, and their options.

@@ -7,6 +7,7 @@ from typing import Any
 
 from ... import nd as ours
 from ...nd.array import Array
+from ...nd.recording import RECORDING
 from ...ops.errors import InputError
 
 
@@ -23,9 +24,16 @@ class NDArray(Array):
 
     def __repr__(self) -> str:
         sizes = "x".join(map(str, self.shape))
+        if RECORDING.trace is not None:  # it has no numbers yet
+            return f"<NDArray {sizes} @{self.context}>"
         return f"\n{self.asnumpy()}\n<NDArray {sizes} @{self.context}>"
 
     __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        """Copies and other processes have the numbers."""
+        return _again, (self.asnumpy(),)
+
     __hash__ = object.__hash__
 
     @property
@@ -106,6 +114,10 @@ class NDArray(Array):
 
     def __contains__(self, value: Any) -> bool:
         return bool((self.asnumpy() == value).any())
+
+
+def _again(numbers: Any) -> Any:
+    return own(ours.asarray(numbers))
 
 
 def dense_only(stype: Any) -> InputError:

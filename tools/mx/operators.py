@@ -11,6 +11,7 @@ import numpy as np
 from ...gluon.nest import Slot
 from ...gluon.trace import Traced
 from ...gluon.trace import call as run
+from ...importers.mxnet.build import LABELLED
 from ...importers.mxnet.converter import Converter
 from ...importers.mxnet.operators import RULES
 from ...importers.mxnet.rules import Rule
@@ -58,6 +59,9 @@ def use(rule: Rule, operands: Sequence[Any], settings: dict[str, Any]) -> Any:
         raise InputError(error.message, where=rule.name) from None
     while inputs and inputs[-1] is None:
         inputs.pop()
+    if rule.name in LABELLED and RECORDING.on:
+        hint = "gluon.loss has losses; mx.sym has these heads with their gradients"
+        raise InputError(f"{rule.name} of arrays has no gradient of its own", where=rule.name, hint=hint)
     given = [x for x in inputs if x is not None]
     if not given:
         raise InputError(f"{rule.name} is given no array", where=rule.name)

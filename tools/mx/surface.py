@@ -82,12 +82,12 @@ def list_gpus() -> range:
 
 def plot_network(symbol: Any, title: str = "plot", save_format: str = "svg", shape: Any = None, **_: Any) -> str:
     """The network as an SVG; how Graphviz would draw it has no meaning."""
-    return our_viz.plot_network(symbol, shapes=shape)
+    return our_viz.plot_network(symbol, shapes={**symbol.ranks(), **(shape or {})})
 
 
 def print_summary(symbol: Any, shape: Any = None, line_length: int = 120, positions: Any = None) -> None:
     """Print the network as a table."""
-    print(our_viz.print_summary(symbol, shape))
+    print(our_viz.print_summary(symbol, {**symbol.ranks(), **(shape or {})}))
 
 
 def _family(name: str, prefix: str, find: Callable[..., Any], *parts: Any, **names: Any) -> ModuleType:
@@ -147,16 +147,24 @@ image = _module("image", pictures)
 operator = _module("operator", custom)
 nd.Custom = arrays.Custom = custom.Custom  # type: ignore[attr-defined]
 io.ImageRecordIter = pictures.ImageRecordIter  # type: ignore[attr-defined]
-test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal, list_gpus=list_gpus)
+test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal, list_gpus=list_gpus,
+                      download=datasets.download)  # fmt: skip
 visualization = viz = _module("viz", our_viz, plot_network=plot_network, print_summary=print_summary)
 nn = _module("gluon.nn", **blocks.LAYER_KINDS, Block=blocks.Block, HybridBlock=blocks.HybridBlock)
 rnn = _module("gluon.rnn", **{**blocks.RECURRENT, **{n: getattr(recurrent, n) for n in recurrent.__all__}})
-utils = _module("gluon.utils", **{n: getattr(blocks, n) for n in ("split_data", "split_and_load", "clip_global_norm")})
+utils = _module(
+    "gluon.utils",
+    **{n: getattr(blocks, n) for n in ("split_data", "split_and_load", "clip_global_norm")},
+    download=datasets.download,
+)
 loss = _module("gluon.loss", **{**blocks.LOSSES, **losses.OWN, "Loss": blocks.Loss})
 pictures_of = {n: getattr(datasets, n) for n in ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "ImageRecordDataset",
                                                  "ImageFolderDataset")}  # fmt: skip
 data_vision = _module("gluon.data.vision", gluon_vision, **pictures_of)
+data_vision.datasets = data_vision  # type: ignore[attr-defined]
 data = _module("gluon.data", gluon_data, DataLoader=datasets.DataLoader, vision=data_vision)
+for part in ("dataset", "sampler", "dataloader"):
+    setattr(data, part, data)
 zoo_vision = datasets.vision()
 model_zoo = _module("gluon.model_zoo", vision=zoo_vision, get_model=datasets.get_model)
 gluon = _module("gluon", blocks, nn=nn, rnn=rnn, utils=utils, data=data, loss=loss, model_zoo=model_zoo)
@@ -181,7 +189,8 @@ def install(name: str = "mxnet") -> None:
         "recordio": recordio, "name": name_module, "attribute": attribute, "test_utils": test_utils,
         "visualization": viz, "viz": viz, "profiler": profiler, "operator": operator,
         "autograd": autograd, "gluon": gluon, "gluon.nn": nn, "gluon.rnn": rnn, "gluon.utils": utils,
-        "gluon.loss": loss, "gluon.data": data, "gluon.data.vision": data_vision,
+        "gluon.loss": loss, "gluon.data": data, "gluon.data.vision": data_vision, "gluon.data.dataset": data,
+        "gluon.data.sampler": data, "gluon.data.dataloader": data, "gluon.data.vision.datasets": data_vision,
         "gluon.data.vision.transforms": gluon_vision.transforms, "gluon.model_zoo": model_zoo,
         "gluon.model_zoo.vision": zoo_vision, "image": image,
     }  # fmt: skip

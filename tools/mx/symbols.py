@@ -17,7 +17,8 @@ from ...sym import Group as our_group  # noqa: N813
 from ...sym import Symbol, rules
 from ...sym import load as our_load
 from ...sym import load_json as our_load_json
-from ...sym.expression import variables
+from ...sym.expression import Use, makers, variables
+from ...sym.expression import Variable as Leaf
 from ...sym.mxnet import FUNCTIONS
 from ...sym.symbol import use
 from .names import ATTRIBUTES, MANAGER
@@ -66,10 +67,30 @@ class MXNetSymbol(Symbol):
         return ([kinds[n] for n in self.list_arguments()], [first] * len(self.list_outputs()),
                 [kinds[n] for n in self.list_auxiliary_states()])  # fmt: skip
 
+    def __call__(self, *args: Symbol, name: str = "", **given: Symbol) -> Any:
+        """The expression with other symbols in the place of variables, in their order or by name."""
+        free = dict(zip(self.list_inputs(), args, strict=False))
+        return own_symbol(super().__call__(**free, **given))
+
+    def ranks(self) -> dict[str, tuple[int, ...]]:
+        """Open shapes for variables of which nothing is known but what reads them first."""
+        found: dict[str, tuple[int, ...]] = {}
+        for maker in makers(self.entries):
+            for entry in maker.inputs[:1] if isinstance(maker, Use) else ():
+                if entry is None or not isinstance(entry[0], Leaf) or entry[0].dims is not None:
+                    continue
+                if not entry[0].name.endswith("label"):
+                    kernel = rules.literal(maker.attrs.get("kernel", "()")) if maker.domain == rules.DOMAIN else ()
+                    rank = len(kernel) + 2 if kernel else 3 if maker.op == "RNN" else 2
+                    found.setdefault(entry[0].name, (0,) * rank)
+        return found
+
     def bind(self, ctx: Any = None, args: Any = None, args_grad: Any = None, grad_req: Any = "write",
              aux_states: Any = None, **_: Any) -> Any:  # fmt: skip
-        if args_grad is None and not isinstance(grad_req, dict):
-            grad_req = "null" if isinstance(grad_req, str) else grad_req
+        if args_grad is None and isinstance(grad_req, str):
+            grad_req = "null"
+        if isinstance(args, dict):
+            args = {n: x for n, x in args.items() if n in self.list_arguments()}
         return _executor(super().bind(ctx, args, args_grad, grad_req, aux_states))
 
     def simple_bind(self, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, **shapes: Any) -> Any:
@@ -171,7 +192,7 @@ def _compared(op: str) -> Callable[[Any, Any], Any]:
 
 def _attach() -> None:
     names = [f"__{side}{n}__" for n in "add sub mul truediv pow".split() for side in ("", "r")]
-    names += ["__neg__", "__getitem__", "__call__", "get_internals", "get_children", "__iter__"]
+    names += ["__neg__", "__getitem__", "get_internals", "get_children", "__iter__"]
     for name in names:
         method = getattr(Symbol, name, None)
         if method is not None:

@@ -232,7 +232,7 @@ class _Shares(_Sides):
             side = np.minimum(high[ones][:, None], high[others])
             side -= np.maximum(low[ones][:, None], low[others])
             sides.append(np.maximum(side, 0, out=side))
-        common = np.multiply(*sides, out=sides[0])
+        common = np.multiply(sides[0], sides[1], out=sides[0])
         union = self.area[ones][:, None] + self.area[others]
         union -= common
         share = np.divide(common, union, out=common, where=union > 0)  # where not, nothing is common
