@@ -213,7 +213,7 @@ def _written(maker: Use, inferred: Typed, names: Sequence[str]) -> tuple[Convert
         if entry is None or name in c.types:
             continue
         if entry[0] in inferred.constants:
-            c.hold(name, inferred.constants[entry[0]])  # type: ignore[index]
+            c.hold(name, inferred.constants[entry[0]])
         else:
             c.input(name, inferred.entries[entry])
     while given and given[-1] is None:

@@ -39,7 +39,13 @@ def written(symbol: Symbol) -> str:
     for m in order:
         if isinstance(m, Variable):
             dims = None if m.dims is None else [d or 0 for d in m.dims]
-            attrs = {"shape": dims, "dtype": m.dtype.name, "auxiliary": m.auxiliary, "init": m.init, "fixed": m.fixed}
+            attrs: dict[str, Any] = {
+                "shape": dims,
+                "dtype": m.dtype.name,
+                "auxiliary": m.auxiliary,
+                "init": m.init,
+                "fixed": m.fixed,
+            }
             attrs |= {"attrs": dict(m.attrs)} if m.attrs else {}
             nodes.append({"op": "null", "name": m.name, "attrs": attrs, "inputs": []})
         elif isinstance(m, Constant):

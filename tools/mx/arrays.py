@@ -102,18 +102,18 @@ def linspace(start: float, stop: float, num: int, endpoint: bool = True, ctx: An
     return array(np.linspace(start, stop, num, endpoint), ctx, dtype)
 
 
-def concat(*data: Any, dim: int = 1, num_args: int = 0, out: Any = None, name: str = "") -> Array:
+def concat(*data: Any, dim: int = 1, num_args: int = 0, out: Any = None, name: str = "") -> Any:
     return _into(out, own(ours.concat(list(data), axis=dim)))
 
 
 Concat = concat
 
 
-def concatenate(arrays: Sequence[Array], axis: int = 0, always_copy: bool = True) -> Array:
+def concatenate(arrays: Sequence[Array], axis: int = 0, always_copy: bool = True) -> Any:
     return own(ours.concat(list(arrays), axis=axis))
 
 
-def stack(*data: Array, axis: int = 0, num_args: int = 0, out: Any = None, name: str = "") -> Array:
+def stack(*data: Array, axis: int = 0, num_args: int = 0, out: Any = None, name: str = "") -> Any:
     return _into(out, own(ours.stack(list(data), axis=axis)))
 
 
@@ -128,7 +128,7 @@ def onehot_encode(indices: Array, out: Array) -> Array:
     return out
 
 
-def moveaxis(tensor: Array, source: Any, destination: Any) -> Array:
+def moveaxis(tensor: Array, source: Any, destination: Any) -> Any:
     return own(ours.moveaxis(tensor, source, destination))
 
 
@@ -154,13 +154,13 @@ def divide(lhs: Any, rhs: Any) -> Any:
 true_divide = broadcast_div = elemwise_div = divide
 
 
-def logical_not(data: Array, out: Any = None) -> Array:
+def logical_not(data: Array, out: Any = None) -> Any:
     return _into(out, own(ours.astype(ours.equal(data, 0), data.dtype)))
 
 
 def Dropout(  # noqa: N802
     data: Array, p: float = 0.5, mode: str = "training", axes: Sequence[int] = (), **_: Any
-) -> Array:
+) -> Any:
     """Elements that are dropped in training, or (`mode="always"`) always."""
     from ...gluon import nn
     from ...nd import autograd
@@ -259,7 +259,21 @@ def owned_of_ours(name: str) -> Any:
     return owned(value) if callable(value) and not isinstance(value, type) else value
 
 
+def _reshaped(self: Any, *shape: Any, **settings: Any) -> Any:
+    """Another shape, with MXNet's codes from 0 to -4."""
+    sizes = settings.pop("shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+    return __getattr__("reshape")(self, shape=sizes, **settings)
+
+
+def _transposed(self: Any, *axes: Any, **settings: Any) -> Any:
+    """Axes in another order; without one, the other way round."""
+    order = settings.pop("axes", axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes)
+    return __getattr__("transpose")(self, axes=tuple(order or ()))
+
+
 def _attach() -> None:
+    for name, method in (("reshape", _reshaped), ("transpose", _transposed)):
+        setattr(NDArray, name, method)
     for name in METHODS:
         method = globals().get(name) or _found(name)
         if method is not None:

@@ -47,7 +47,7 @@ class Parameter(OurParameter):
         )  # fmt: skip
 
     def data(self, ctx: Any = None) -> Array:
-        return own(super().data())  # type: ignore[no-any-return]
+        return own(super().data())
 
     def grad(self, ctx: Any = None) -> Any:
         return own(super().grad())
@@ -213,7 +213,7 @@ class HybridBlock(MXNetBlock, OurHybridBlock):
         if write is None:
             return super().forward(*args, **options)
         if any(isinstance(x, symbols.Symbol) for x in args):
-            return write(symbols, *args, **{n: p.var() for n, p in self._params.items()}, **options)
+            return write(symbols, *args, **{n: _symbol_of(p) for n, p in self._params.items()}, **options)
         if not all(p.known for p in self._params.values()):
             self._ask(write, args, options)
         weights = {n: p.data() for n, p in self._params.items()}
@@ -229,6 +229,10 @@ class HybridBlock(MXNetBlock, OurHybridBlock):
         for name, p in self._params.items():
             if told.get(f"own_{name}") is not None and not p.known:
                 p.finish(told[f"own_{name}"])
+
+
+def _symbol_of(p: OurParameter) -> Any:
+    return symbols.Variable(p.name, shape=p.shape, dtype=p.dtype)
 
 
 def layer_settings(name: str, args: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,7 +321,7 @@ class Trainer(OurTrainer):
         if self._chosen.asked is not None:
             self.set_learning_rate(float(self._chosen.asked(self._count)))
 
-    def set_learning_rate(self, lr: Any) -> None:  # type: ignore[override]
+    def set_learning_rate(self, lr: Any) -> None:
         super().set_learning_rate(lr)
 
 
@@ -331,7 +335,7 @@ def split_data(data: Array, num_slice: int, batch_axis: int = 0, even_split: boo
     step = size // num_slice
     ends = [*range(step, step * num_slice, step)]
     bounds = zip([0, *ends], [*ends, size], strict=True)
-    return own([arrays.slice_axis(data, axis=batch_axis, begin=a, end=b) for a, b in bounds])  # type: ignore[no-any-return]
+    return own([arrays.slice_axis(data, axis=batch_axis, begin=a, end=b) for a, b in bounds])
 
 
 def clip_global_norm(arrays_: Sequence[Array], max_norm: float, check_isfinite: bool = True) -> Any:

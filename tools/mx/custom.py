@@ -14,7 +14,7 @@ from ...ops.errors import InputError
 from . import arrays
 from .ndarray import own
 
-KINDS: dict[str, type[CustomOpProp]] = {}
+KINDS: dict[str, Callable[..., CustomOpProp]] = {}
 
 
 class Function(autograd.Function):

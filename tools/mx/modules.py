@@ -365,10 +365,10 @@ class Module(BaseModule):
             self._store.pull(name, out=weight)
 
     def get_outputs(self, merge_multi_context: bool = True) -> list[Array]:
-        return own(list(self._executor.outputs))  # type: ignore[no-any-return]
+        return own(list(self._executor.outputs))
 
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Array]:
-        return own([self._executor.grad_dict[n] for n in self.data_names])  # type: ignore[no-any-return]
+        return own([self._executor.grad_dict[n] for n in self.data_names])
 
     def get_params(self) -> tuple[Params, Params]:
         return own({n: self._executor.arg_dict[n] for n in self._learnt}), own(dict(self._executor.aux_dict))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ... import nd as ours
 from ...nd.array import Array
 from ...nd.recording import RECORDING
 from ...ops.errors import InputError
+
+T = TypeVar("T")
 
 
 class NDArray(Array):
@@ -34,7 +36,7 @@ class NDArray(Array):
         """Copies and other processes have the numbers."""
         return _again, (self.asnumpy(),)
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     @property
     def T(self) -> Any:  # noqa: N802
@@ -62,20 +64,6 @@ class NDArray(Array):
     def asscalar(self) -> Any:
         """The only element, as a number of NumPy."""
         return self.asnumpy().reshape(-1)[0] if self.size == 1 else self.item()
-
-    def reshape(self, *shape: Any, **settings: Any) -> Any:
-        """Another shape, with MXNet's codes from 0 to -4."""
-        from . import arrays
-
-        sizes = settings.pop("shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
-        return arrays.reshape(self, shape=sizes, **settings)
-
-    def transpose(self, *axes: Any, **settings: Any) -> Any:
-        """Axes in another order; without one, the other way round."""
-        from . import arrays
-
-        order = settings.pop("axes", axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes)
-        return arrays.transpose(self, axes=tuple(order or ()))
 
     def copyto(self, other: Any) -> Any:
         return own(super().copyto(other))
@@ -129,10 +117,10 @@ def dense_only(stype: Any) -> InputError:
     )
 
 
-def own(x: Any) -> Any:
+def own(x: T) -> T:
     """Arrays, those in lists, tuples and dicts too, as MXNet's: the same objects, with its methods."""
     if x.__class__ is Array:
-        x.__class__ = NDArray
+        x.__class__ = NDArray  # type: ignore[assignment]
     elif isinstance(x, list | tuple):
         for part in x:
             own(part)

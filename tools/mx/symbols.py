@@ -67,7 +67,9 @@ class MXNetSymbol(Symbol):
         return ([kinds[n] for n in self.list_arguments()], [first] * len(self.list_outputs()),
                 [kinds[n] for n in self.list_auxiliary_states()])  # fmt: skip
 
-    def __call__(self, *args: Symbol, name: str = "", **given: Symbol) -> Any:
+    def __call__(  # type: ignore[override]
+        self, *args: Symbol, name: str = "", **given: Symbol
+    ) -> Any:
         """The expression with other symbols in the place of variables, in their order or by name."""
         free = dict(zip(self.list_inputs(), args, strict=False))
         return own_symbol(super().__call__(**free, **given))
@@ -76,7 +78,9 @@ class MXNetSymbol(Symbol):
         """Open shapes for variables of which nothing is known but what reads them first."""
         found: dict[str, tuple[int, ...]] = {}
         for maker in makers(self.entries):
-            for entry in maker.inputs[:1] if isinstance(maker, Use) else ():
+            if not isinstance(maker, Use):
+                continue
+            for entry in maker.inputs[:1]:
                 if entry is None or not isinstance(entry[0], Leaf) or entry[0].dims is not None:
                     continue
                 if not entry[0].name.endswith("label"):
@@ -133,8 +137,8 @@ def Variable(  # noqa: N802 (MXNet's name)
     told |= {k: v for k, v in (("lr_mult", lr_mult), ("wd_mult", wd_mult)) if v is not None}
     if init is not None:
         told["init"] = init if isinstance(init, str) else init.dumps()
-    made = ours.Variable(name, shape, dtype or np.float32)
-    variable = replace(made.entry[0], attrs={k: str(v) for k, v in told.items()})  # type: ignore[type-var]
+    made: Any = ours.Variable(name, shape, dtype or np.float32).entry[0]
+    variable = replace(made, attrs={k: str(v) for k, v in told.items()})
     return own_symbol(Symbol([(variable, 0)]))
 
 
@@ -164,7 +168,7 @@ def _named(function: Callable[..., Any], op: str, rule: bool) -> Callable[..., A
 
 
 def _takes(function: Callable[..., Any], settings: Any) -> bool:
-    return settings.keys() <= inspect.signature(function).parameters.keys()
+    return bool(settings.keys() <= inspect.signature(function).parameters.keys())
 
 
 def found(name: str) -> Callable[..., Any] | None:
