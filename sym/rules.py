@@ -97,7 +97,7 @@ def _fixed(entry: Entry, fixed: bool) -> Entry:
 
 
 def _outputs(rule: Rule, values: Mapping[str, Any]) -> int:
-    """How many results a use has."""
+    """The number of results of a use."""
     count = COUNTS.get(rule.name)
     return 1 if count is None else count(values)
 
@@ -124,7 +124,7 @@ COUNTS: dict[str, Callable[[Mapping[str, Any]], int]] = {
 
 
 def asked(maker: Use, dims: Sequence[Dims | None]) -> Sequence[Dims | None]:
-    """What an operator tells of the shapes of its operands."""
+    """Shapes of the operands, as far as an operator tells them."""
     data = dims[0]
     if data is None:
         return ()

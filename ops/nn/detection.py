@@ -127,8 +127,8 @@ _ALIVE = np.array([[True, True, True, True, True, True, False]])
 def keep_boxes(
     k: Context, boxes: Array, alive: Array, classes: Array | None = None, *, overlap: float = 0.5, inclusive: int = 0
 ) -> Array:
-    """Which boxes stay, of corners [batch, n, 4] in falling order of their scores: a box that is alive, and of which no
-    kept one before it, of the same class if there are `classes` [batch, n], shares more of the union than `overlap`
+    """True for each box that stays, of corners [batch, n, 4] in falling order of scores: one that is alive, of which
+    no kept one before it, of the same class if there are `classes` [batch, n], shares more of the union than `overlap`
     (with `inclusive`: or as much)."""
     left, top, right, bottom = k.xp.moveaxis(boxes, -1, 0)
     area = k.xp.maximum(right - left, 0) * k.xp.maximum(bottom - top, 0)
@@ -230,7 +230,7 @@ def detect_boxes(
     variances: tuple[float, ...] = (0.1, 0.1, 0.2, 0.2),
     most: int = -1,
 ) -> Array:
-    """What a detector sees (MXNet's MultiBoxDetection): rows [batch, n, 6] of class, score and corners, best first.
+    """Detections (MXNet's MultiBoxDetection): rows [batch, n, 6] of class, score and corners, best first.
 
     `scores` [batch, classes, n] are those of anchors [1, n, 4] (corners), class 0 the background, and `shifts`
     [batch, n * 4] move their centres and sizes. An anchor with a score below `threshold` is no candidate: its row is
@@ -254,7 +254,7 @@ def detections(
     xp: Any, given: tuple[Array, Array, Array], keep: Keep, threshold: float, overlap: float, together: bool,
     clip: bool, variances: tuple[float, ...], most: int,
 ) -> Array:  # fmt: skip
-    """What `mezzo.DetectBoxes` answers, where `keep` compares boxes."""
+    """The answer of `mezzo.DetectBoxes`, where `keep` compares boxes."""
     scores, shifts, anchors = given
     half, number = scores.dtype.type(0.5), scores.dtype.type
     left, top, right, bottom = xp.ascontiguousarray(anchors[0].T)

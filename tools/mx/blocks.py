@@ -278,7 +278,7 @@ def _layers(module: Any) -> dict[str, Any]:
     return {n: layer(v) for n, v in classes.items() if v not in (OurBlock, OurHybridBlock)}
 
 
-class Loss(HybridBlock):
+class OwnLoss(HybridBlock):
     """Base of losses of yours, with `hybrid_forward`."""
 
     def __init__(self, weight: float | None, batch_axis: int | None, **_: Any) -> None:

@@ -52,7 +52,7 @@ class CustomOp:
 
 
 class CustomOpProp:
-    """What an operation takes and returns; `create_operator` makes one."""
+    """Operands and results of an operation; `create_operator` makes one."""
 
     def __init__(self, need_top_grad: bool = True) -> None:
         self.need_top_grad_ = need_top_grad

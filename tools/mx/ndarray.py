@@ -49,7 +49,7 @@ class NDArray(Array):
 
     @property
     def stype(self) -> str:
-        """How it is stored: all elements."""
+        """The kind of its storage: all elements."""
         return "default"
 
     def tostype(self, stype: str) -> Any:

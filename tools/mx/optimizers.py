@@ -168,7 +168,7 @@ class LRScheduler:
         return schedule.Then(before, self.after(base), last)
 
     def after(self, base: float) -> Schedule | float:
-        """What follows the warm-up, in the number of all updates."""
+        """The schedule behind the warm-up, in the number of all updates."""
         return base
 
     def __call__(self, num_update: int) -> float:

@@ -65,7 +65,7 @@ class MXRecordIO:
         return bytes(records[self._at - 1])
 
     def tell(self) -> int:
-        """How many bytes were written, or how many records were read."""
+        """The number of bytes written, or of records read."""
         return self._written().bytes if self.writable else self._at
 
     def __enter__(self) -> Self:

@@ -32,7 +32,6 @@ LAYERS: dict[str, str] = {
     "GroupNorm": f"num_groups {_SCALED}",
     "PReLU": "alpha_initializer in_channels",
     "Dense": "units activation use_bias flatten dtype weight_initializer bias_initializer in_units",
-    "Dropout": "rate axes",
     "Embedding": "input_dim output_dim dtype weight_initializer sparse_grad",
     **{f"Conv{n}D": _CONV.format("", at) for n, at in LAYOUTS.items()},
     **{f"Conv{n}DTranspose": _CONV.format("output_padding ", at) for n, at in LAYOUTS.items()},
@@ -45,12 +44,15 @@ LAYERS: dict[str, str] = {
     "LSTMCell": f"hidden_size {_INNER} input_size activation='tanh' recurrent_activation='sigmoid'",
     "GRUCell": f"hidden_size {_INNER} input_size",
     "BidirectionalCell": "l_cell r_cell output_prefix='bi_'",
-    "RNN": f"hidden_size num_layers activation {_SEQUENCE} {_FUSED} input_size dtype='float32'",
-    "LSTM": f"hidden_size num_layers {_SEQUENCE} input_size {_FUSED} projection_size=None "
-    "h2r_weight_initializer=None state_clip_min=None state_clip_max=None state_clip_nan=False dtype='float32'",
-    "GRU": f"hidden_size num_layers {_SEQUENCE} input_size {_FUSED} dtype='float32'",
     "PoissonNLLLoss": "weight from_logits batch_axis=0 compute_full",
 }
+LAYERS.update(
+    Dropout="rate axes",
+    RNN=f"hidden_size num_layers activation {_SEQUENCE} {_FUSED} input_size dtype='float32'",
+    LSTM=f"hidden_size num_layers {_SEQUENCE} input_size {_FUSED} projection_size=None "
+    "h2r_weight_initializer=None state_clip_min=None state_clip_max=None state_clip_nan=False dtype='float32'",
+    GRU=f"hidden_size num_layers {_SEQUENCE} input_size {_FUSED} dtype='float32'",
+)
 
 
 def arranged(name: str, signature: str, args: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:

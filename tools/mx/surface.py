@@ -157,7 +157,7 @@ utils = _module(
     **{n: getattr(blocks, n) for n in ("split_data", "split_and_load", "clip_global_norm")},
     download=datasets.download,
 )
-loss = _module("gluon.loss", **{**blocks.LOSSES, **losses.OWN, "Loss": blocks.Loss})
+loss = _module("gluon.loss", **{**blocks.LOSSES, **losses.OWN, "Loss": blocks.OwnLoss})
 pictures_of = {n: getattr(datasets, n) for n in ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "ImageRecordDataset",
                                                  "ImageFolderDataset")}  # fmt: skip
 data_vision = _module("gluon.data.vision", gluon_vision, **pictures_of)
