@@ -499,8 +499,8 @@ def test_a_symbol_with_statistics_and_old_names(tmp_path: Path) -> None:
 
 def test_what_is_no_symbol_is_named_at_once() -> None:
     symbol = small_symbol()
-    symbol["nodes"][3]["op"], symbol["nodes"][5]["op"] = "Custom", "_contrib_box_nms"
-    with pytest.raises(UnsupportedModel, match="Custom, _contrib_box_nms"):
+    symbol["nodes"][3]["op"], symbol["nodes"][5]["op"] = "Custom", "_contrib_hawkesll"
+    with pytest.raises(UnsupportedModel, match="Custom, _contrib_hawkesll"):
         mz.sym.fromjson(json.dumps(symbol))
     with pytest.raises(ModelError, match="no heads"):
         mz.sym.fromjson(json.dumps({"nodes": [], "heads": []}))

@@ -59,7 +59,7 @@ def arranged(name: str, signature: str, args: Sequence[Any], settings: Mapping[s
     """A call in MXNet's manner as settings of ours. Raises InputError for what ours does not have.
 
     >>> arranged("RNN", "hidden_size activation:'relu' dtype='float32'", [8], {"dtype": "float32"})
-    {'activation': 'relu', 'hidden_size': 8}
+    {'hidden_size': 8, 'activation': 'relu'}
     """
     words = signature.split()
     if len(args) > len(words):
