@@ -106,13 +106,11 @@ class Boxes(Listed):
         return run
 
 
-class Kept:
+class Kept(Listed):
     """KeepBoxes in the same way: a block of boxes that are alive is compared with those kept, and among each other."""
 
     name = "numpy.keep_boxes"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "KeepBoxes")
+    operators = listed("mezzo::KeepBoxes")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         return Choice(self.name, capturable=False)
@@ -134,13 +132,11 @@ class Kept:
         return run
 
 
-class Detections:
+class Detections(Listed):
     """DetectBoxes, whose boxes are compared so."""
 
     name = "numpy.detect_boxes"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("mezzo", "DetectBoxes")
+    operators = listed("mezzo::DetectBoxes")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         return Choice(self.name, allocates=True, capturable=False)

@@ -7,19 +7,16 @@ import math
 import numpy as np
 
 from ....ops import DType, Tensor
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
-from ...ir.graph import Node
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 from ...memory.liveness import aligned
 from ..short_rows import short_rows
 
 
-class ShortSoftmax:
+class ShortSoftmax(Listed):
     """The rows turned, in the workspace, where the largest, the sum and the quotient are those of whole rows."""
 
     name = "numpy.short_softmax"
-
-    def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) == ("", "Softmax")
+    operators = listed("Softmax")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x = request.inputs[0]
