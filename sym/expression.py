@@ -25,7 +25,8 @@ class Variable:
     """A leaf: an argument, or (`auxiliary`) a state that a run changes, such as running statistics.
 
     `dims` is what is known of its shape, None for an open size; `init` names the initialiser meant for it, empty for
-    what is fed (data, labels). A `fixed` one keeps what that makes of it: it has no gradient.
+    what is fed (data, labels). A `fixed` one keeps what that makes of it: it has no gradient. `attrs` are further
+    attributes of MXNet's kind, such as `lr_mult`, for those who train.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Variable:
     init: str = ""
     where: str = ""
     fixed: bool = False
+    attrs: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

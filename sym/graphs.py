@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..ops import Type
+from ..ops.errors import InputError
 from ..ops.types import type_of
 from ..runtime.ir.graph import Graph, Node
+from . import rules
 from .expression import Body, Constant, Entry, Maker, Use, Variable, captured, inside, makers, output_name
 from .typed import Typed, plain
 
@@ -41,6 +43,12 @@ def graph_of(outputs: Sequence[Entry], inferred: Typed, more: Iterable[Entry] = 
             inputs.append(maker.name)
         elif isinstance(maker, Constant):
             constants[naming((maker, 0))] = inferred.constants[maker]
+        elif maker.domain == rules.DOMAIN:
+            results = [naming((maker, i)) for i in range(maker.outputs)]
+            c = rules.nodes(maker, inferred, list(map(naming, maker.inputs)), results)
+            nodes += c.nodes()
+            constants |= c.constants()
+            types |= {n: t for n, t in c.types.items() if n not in types}
         else:
             nodes.append(_node(maker, naming))
         for i in range(maker.outputs if isinstance(maker, Use) else 1):
@@ -58,6 +66,8 @@ def graph_of(outputs: Sequence[Entry], inferred: Typed, more: Iterable[Entry] = 
 
 
 def _node(maker: Use, naming: Naming, outputs: Sequence[str] = ()) -> Node:
+    if maker.domain == rules.DOMAIN:
+        raise InputError(f"{maker.op} inside of a body", where=maker.where, hint="write it with operators of ONNX")
     attrs = {a: _body(v, naming) if isinstance(v, Body) else v for a, v in maker.attrs.items()}
     results = tuple(outputs) or tuple(naming((maker, i)) for i in range(maker.outputs))
     return Node(maker.op, tuple(map(naming, maker.inputs)), results, attrs, maker.domain, maker.name, maker.where)

@@ -18,6 +18,7 @@ from ..importers.mxnet.rules import WITHOUT_MEANING, literal
 from ..importers.mxnet.symbol import SymbolGraph, SymbolNode, read_symbol
 from ..ops import DType
 from ..ops.errors import ModelError, UnsupportedModel
+from . import rules
 from .expression import Variable, line, variables
 from .operators import LAYERS, variable
 from .symbol import Symbol, use
@@ -234,7 +235,7 @@ def from_json(text: str | bytes, where: str = "load_json") -> Symbol:
     except ModelError as error:
         error.where = where
         raise
-    missing = sorted({n.op for n in graph.nodes if not n.variable and n.op not in FUNCTIONS})
+    missing = sorted({n.op for n in graph.nodes if not n.variable and not _carried(n)})
     if missing:
         raise UnsupportedModel(
             f"operators of MXNet that are no symbols: {', '.join(missing)}",
@@ -242,6 +243,10 @@ def from_json(text: str | bytes, where: str = "load_json") -> Symbol:
             hint="mz.load(path, params=...) runs the model, mz.mxnet.load makes a graph of it",
         )
     return _Reader(graph, where).read()
+
+
+def _carried(node: SymbolNode) -> bool:
+    return node.op in FUNCTIONS or (rules.carried(node.op) and not node.subgraphs)
 
 
 class _Reader:
@@ -252,8 +257,12 @@ class _Reader:
         self.made: list[Symbol] = []
         self.asked: dict[int, Variable] = {}  # variables that layers would make themselves, as they would make them
         for node in graph.nodes:
-            if node.op in LAYERS and node.op not in ("Concat", "Reshape"):
+            if node.op in LAYERS and node.op not in ("Concat", "Reshape") and not self.unknown(node):
                 self.ask(node)
+            elif not node.variable and rules.carried(node.op):
+                for entry, part in zip(node.inputs, rules.made(node.op), strict=False):
+                    if part.init:
+                        self.asked.setdefault(entry.node, part)
 
     def ask(self, node: SymbolNode) -> None:
         try:
@@ -275,23 +284,29 @@ class _Reader:
         asked = self.asked.get(index, Variable(""))
         dims = tuple(d or None for d in shape) if isinstance(shape, tuple) and shape else asked.dims
         dtype = element_type(number) if isinstance(number, int) and number >= 0 else DType.FLOAT
-        return Symbol([(replace(asked, name=node.name, dims=dims, dtype=dtype, where=line()), 0)])
+        more = {k[2:-2]: v for k, v in node.attrs.items() if k.startswith("__") and k not in ("__shape__", "__dtype__")}
+        made = replace(asked, name=node.name, dims=dims, dtype=dtype, where=line(), attrs=more)
+        return Symbol([(made, 0)])
+
+    def unknown(self, node: SymbolNode) -> list[str]:
+        """Attributes with a meaning that the function of the operator does not take."""
+        parameters = inspect.signature(FUNCTIONS[node.op]).parameters
+        told = [k for k in node.attrs if k not in parameters and k not in WITHOUT_MEANING and not k.startswith("__")]
+        return [k for k in told if literal(node.attrs[k]) not in USUAL]
 
     def attrs(self, node: SymbolNode) -> dict[str, Any]:
         """Attributes that the function of the operator takes."""
+        for key in self.unknown(node):
+            told = f"{node.op}'s attribute {key}={node.attrs[key]!r} is not known"
+            raise UnsupportedModel(told, where=f"{self.where}: {node.name}")
         parameters = inspect.signature(FUNCTIONS[node.op]).parameters
-        attrs: dict[str, Any] = {}
-        for key, text in node.attrs.items():
-            if key in parameters:
-                attrs[key] = _like(literal(text), parameters[key].default)
-            elif key not in WITHOUT_MEANING and not key.startswith("__") and literal(text) not in USUAL:
-                raise UnsupportedModel(
-                    f"{node.op}'s attribute {key}={text!r} is not known", where=f"{self.where}: {node.name}"
-                )
-        return attrs
+        return {k: _like(literal(v), parameters[k].default) for k, v in node.attrs.items() if k in parameters}
 
     def use(self, node: SymbolNode) -> Symbol:
         operands = [self.made[e.node][e.output] for e in node.inputs]
+        if rules.carried(node.op) and (node.op not in FUNCTIONS or self.unknown(node)):
+            told = {k: v for k, v in node.attrs.items() if not k.startswith("__")}
+            return rules.symbol(node.op, *operands, name=node.name, **told)
         try:
             return FUNCTIONS[node.op](*operands, name=node.name, **self.attrs(node))
         except TypeError as error:

@@ -328,11 +328,15 @@ def SoftmaxOutput(  # noqa: N802
     return _head("Softmax", data, name, loss, axis=1)
 
 
-def _regression(op: str, data: Symbol, label: Symbol | None, grad_scale: float, name: str) -> Symbol:
+def _regression(
+    op: str, data: Symbol, label: Symbol | None, grad_scale: float, name: str, *, squared: bool = True
+) -> Symbol:
     """The gradient (prediction - label) over the number of outputs of one example, as MXNet has it: half the squares
-    for a line, the cross entropy for a probability."""
+    for a line, the cross entropy for a probability; its sign, if not `squared`."""
     target = _label(label, name)
-    if op == "Identity":
+    if not squared:
+        each = use("Abs", use("Sub", data, target, name=f"{name}_away"), name=f"{name}_each")
+    elif op == "Identity":
         away = use("Sub", data, target, name=f"{name}_away")
         each = use("Mul", use("Mul", away, away, name=f"{name}_square"), np.float32(0.5), name=f"{name}_each")
     else:  # log(1 + e^x) - x y
@@ -358,6 +362,37 @@ def LogisticRegressionOutput(  # noqa: N802
 ) -> Symbol:
     """The sigmoid of the data; the gradient is that of the cross entropy with `label`."""
     return _regression("Sigmoid", data, label, grad_scale, name or NAMES.fresh("LogisticRegressionOutput"))
+
+
+@layer
+def MAERegressionOutput(  # noqa: N802
+    data: Symbol, label: Symbol | None = None, *, grad_scale: float = 1.0, name: str = ""
+) -> Symbol:
+    """The data; the gradient is that of the distance to `label`."""
+    return _regression("Identity", data, label, grad_scale, name or NAMES.fresh("MAERegressionOutput"), squared=False)
+
+
+@layer
+def SVMOutput(  # noqa: N802
+    data: Symbol,
+    label: Symbol | None = None,
+    *,
+    margin: float = 1.0,
+    regularization_coefficient: float = 1.0,
+    use_linear: bool = False,
+    name: str = "",
+) -> Symbol:
+    """The data [n, classes]; the gradient is that of the hinge of each class against the others, summed: squared, or
+    (`use_linear`) not."""
+    name = name or NAMES.fresh("SVMOutput")
+    classes = use("Cast", _label(label, name), name=f"{name}_classes", to=DType.INT64.onnx)
+    depth = use("Shape", data, name=f"{name}_depth", start=1, end=2)
+    ways = use("OneHot", classes, depth, np.array([-1, 1], np.float32), name=f"{name}_ways", axis=1)
+    short = use("Relu", use("Sub", np.float32(margin), use("Mul", data, ways, name=f"{name}_far"), name=f"{name}_near"),
+                name=f"{name}_short")  # fmt: skip
+    each = short if use_linear else use("Mul", short, short, name=f"{name}_square")
+    loss = use("ReduceSum", each, name=f"{name}_sum", keepdims=0)
+    return _head("Identity", data, name, use("Mul", loss, np.float32(regularization_coefficient), name=f"{name}_loss"))
 
 
 @layer

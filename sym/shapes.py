@@ -12,6 +12,7 @@ from ..ops import OPS, Op, Tensor, Type
 from ..ops.errors import InputError, MezzoError, ShapeError
 from ..ops.types import type_of
 from ..runtime.ir.infer import infer
+from . import rules
 from .expression import Body, Constant, Dims, Shapes, Use, Variable, label, makers, variables
 from .graphs import lonely
 from .names import check_names
@@ -19,8 +20,10 @@ from .symbol import Symbol
 from .typed import Typed
 
 
-def _keeps_dims(op: Op) -> bool:
+def _keeps_dims(op: Op | None) -> bool:
     """True if the dims of the first input go through."""
+    if op is None:
+        return False
     as_it_is = op.moves == "view" and len(op.inputs) == 1 and not op.attrs  # Identity
     return op.unary or as_it_is or op.name in ("Cast", "Dropout")
 
@@ -63,11 +66,12 @@ def _type(inferred: Typed, maker: Any) -> None:
 
 def _ask(inferred: Typed, maker: Use) -> None:
     """Tell variables what the operator asks of them."""
-    rule = _record(maker).weights
-    if rule is None:
+    record = _record(maker)
+    if record is not None and record.weights is None:
         return
     dims = [inferred.tensor(e) for e in maker.inputs]
-    for entry, asked in zip(maker.inputs, rule(dims, maker.attrs), strict=False):
+    told = rules.asked(maker, dims) if record is None or record.weights is None else record.weights(dims, maker.attrs)
+    for entry, asked in zip(maker.inputs, told, strict=False):
         if entry is None or asked is None:
             continue
         while isinstance(entry[0], Use) and _keeps_dims(_record(entry[0])) and entry[0].inputs[0] is not None:
@@ -118,15 +122,19 @@ def _weak(maker: Any) -> bool:
     return isinstance(maker, Constant) and maker.weak
 
 
-def _record(maker: Use) -> Op:
-    return OPS[maker.domain, maker.op]
+def _record(maker: Use) -> Op | None:
+    """The record of an operator; None for one of MXNet's own."""
+    return None if maker.domain == rules.DOMAIN else OPS[maker.domain, maker.op]
 
 
 def _results(inferred: Typed, maker: Use, known: Sequence[Type | None]) -> Sequence[Type]:
     if any(isinstance(v, Body) for v in maker.attrs.values()):
         types = infer(lonely(maker, inferred)).types  # bodies are typed inside their scope
         return [types[n] for n in (f"out{i}" for i in range(maker.outputs))]
-    return _record(maker).infer_types(known, maker.attrs, (True,) * maker.outputs)
+    record = _record(maker)
+    if record is None:
+        return rules.types(maker, inferred)
+    return record.infer_types(known, maker.attrs, (True,) * maker.outputs)
 
 
 def _chain(inferred: Typed, maker: Use, most: int = 12) -> list[str]:

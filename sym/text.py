@@ -12,6 +12,7 @@ import numpy as np
 
 from ..ops import OPS, DType
 from ..ops.errors import InputError, ModelError
+from . import rules
 from .expression import Body, Constant, Entry, Maker, Use, Variable, inside, makers
 from .symbol import Symbol
 
@@ -38,9 +39,15 @@ def written(symbol: Symbol) -> str:
     for m in order:
         if isinstance(m, Variable):
             dims = None if m.dims is None else [d or 0 for d in m.dims]
-            nodes.append({"op": "null", "name": m.name, "attrs": {
-                "shape": dims, "dtype": m.dtype.name, "auxiliary": m.auxiliary, "init": m.init, "fixed": m.fixed,
-            }, "inputs": []})  # fmt: skip
+            attrs: dict[str, Any] = {
+                "shape": dims,
+                "dtype": m.dtype.name,
+                "auxiliary": m.auxiliary,
+                "init": m.init,
+                "fixed": m.fixed,
+            }
+            attrs |= {"attrs": dict(m.attrs)} if m.attrs else {}
+            nodes.append({"op": "null", "name": m.name, "attrs": attrs, "inputs": []})
         elif isinstance(m, Constant):
             nodes.append({"op": "constant", "name": "", "attrs": {**_array(m.value), "weak": m.weak}, "inputs": []})
         else:
@@ -140,11 +147,13 @@ def _read(whole: Mapping[str, Any]) -> Symbol:
         if node["op"] == "null":
             dims = None if attrs["shape"] is None else tuple(int(d) or None for d in attrs["shape"])
             auxiliary, init, fixed = bool(attrs["auxiliary"]), str(attrs["init"]), bool(attrs["fixed"])
-            done.append(Variable(str(node["name"]), dims, DType[attrs["dtype"]], auxiliary, init, fixed=fixed))
+            more = {str(k): str(v) for k, v in attrs.get("attrs", {}).items()}
+            done.append(Variable(str(node["name"]), dims, DType[attrs["dtype"]], auxiliary, init, "", fixed, more))
         elif node["op"] == "constant":
             done.append(Constant(_numbers(attrs), bool(attrs["weak"])))
         else:
-            if (node["domain"], node["op"]) not in OPS:
+            ours = (node["domain"], node["op"]) in OPS
+            if not ours and not (node["domain"] == rules.DOMAIN and rules.carried(node["op"])):
                 raise ValueError(f"there is no operator {node['domain'] or 'ai.onnx'}::{node['op']}")
             inputs = tuple(None if e is None else entry(e) for e in node["inputs"])
             values = {str(a): value(v) for a, v in attrs.items()}

@@ -15,11 +15,11 @@ from mezzo.runtime.ir.graph import GraphBuilder
 RNG = np.random.default_rng(0)
 
 
-def compared(op: str, xs: list[Array | None], kernel: str, outputs: int = 1, **attrs: Any) -> None:
+def compared(op: str, xs: list[Array | None], kernel: str, outputs: int = 1, domain: str = "", **attrs: Any) -> None:
     g = GraphBuilder()
     fed = {f"x{i}": x for i, x in enumerate(xs) if x is not None}
     names = [None if x is None else g.input(f"x{i}", Tensor(DType.of(x.dtype), x.shape)) for i, x in enumerate(xs)]
-    made = g.op(op, *names, outputs=outputs, **attrs)
+    made = g.op(op, *names, outputs=outputs, domain=domain, **attrs)
     graph = g.graph(list(made) if isinstance(made, tuple | list) else [made])
     session = Session(graph)
     with np.errstate(all="ignore"):
@@ -80,3 +80,39 @@ def test_boxes_that_overlap_no_better_one(count: int, spread: float, centred: in
 def test_no_boxes_and_no_limits() -> None:
     compared("NonMaxSuppression", [np.zeros((1, 0, 4), np.float32), np.zeros((1, 2, 0), np.float32)], "numpy.boxes")
     compared("NonMaxSuppression", [boxes(1, 9, 1.0), RNG.random((1, 1, 9)).astype(np.float32)], "numpy.boxes")
+
+
+@pytest.mark.parametrize(("count", "spread"), [(0, 1.0), (1, 1.0), (40, 3.0), (64, 2.0), (65, 2.0), (700, 8.0)])
+@pytest.mark.parametrize("classes", [None, 1, 4])
+def test_boxes_that_stay(count: int, spread: float, classes: int | None) -> None:
+    """Some are gone before, some have no area, some lie in the same place."""
+    corners = boxes(2, count, spread)
+    corners[:, ::7, 2:] = corners[:, ::7, :2]
+    corners[:, 1::5] = corners[:, ::5][:, : corners[:, 1::5].shape[1]]
+    alive = RNG.random((2, count)) < 0.8
+    labels = None if classes is None else RNG.integers(0, classes, (2, count)).astype(np.float32)
+    for overlap, inclusive in ((0.45, 0), (0.45, 1), (0.0, 0), (1.0, 1)):
+        given = [corners, alive] if labels is None else [corners, alive, labels]
+        compared("KeepBoxes", given, "numpy.keep_boxes", overlap=overlap, inclusive=inclusive, domain="mezzo")
+
+
+@pytest.mark.parametrize(("anchors", "classes"), [(1, 2), (30, 3), (600, 5)])
+@pytest.mark.parametrize("most", [-1, 1, 40, 10_000])
+def test_what_a_detector_sees(anchors: int, classes: int, most: int) -> None:
+    scores = (RNG.integers(0, 20, (2, classes, anchors)) / 40).astype(np.float32)  # many are equal
+    shifts, given = RNG.standard_normal((2, 4 * anchors)).astype(np.float32), boxes(1, anchors, 2.0)
+    for more in ({}, {"together": 1, "clip": 0}, {"overlap": 0.0}, {"threshold": 0.9}):
+        settings: dict[str, Any] = {"overlap": 0.3, "most": most, **more}
+        compared("DetectBoxes", [scores, shifts, given], "numpy.detect_boxes", domain="mezzo", **settings)
+
+
+@pytest.mark.parametrize("shape", [(300, 3), (2, 256, 8), (256, 2)])
+def test_softmax_of_many_short_rows(shape: tuple[int, ...]) -> None:
+    x = RNG.standard_normal(shape).astype(np.float32) * 30
+    x[..., :1] = np.where(RNG.random((*shape[:-1], 1)) < 0.1, -np.inf, x[..., :1])
+    g = GraphBuilder()
+    session = Session(g.graph([g.Softmax(g.input("x", Tensor(DType.FLOAT, shape)), axis=-1)]))
+    (found,) = session.run({"x": x}).values()
+    (node,) = session.graph.nodes
+    assert [s.choice.kernel for s in session.program.steps] == ["numpy.short_softmax"]
+    np.testing.assert_allclose(found, node.record.reference(Context(np), x, axis=-1), rtol=1e-6)

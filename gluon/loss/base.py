@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...nd import functions as nd
 from ...nd.array import Array
+from ...ops.errors import InputError
 from ..hybrid import HybridBlock
 
 
@@ -28,6 +29,15 @@ def weighted_mean(losses: Array, weight: float, batch_axis: int, sample_weight: 
     if sample_weight is not None:
         if sample_weight.ndim == 1 and losses.ndim > 1:
             sample_weight = nd.reshape(sample_weight, tuple(-1 if i == batch_axis else 1 for i in range(losses.ndim)))
+        elif sample_weight.ndim > losses.ndim and sample_weight.shape[losses.ndim :] == (1,) * (
+            sample_weight.ndim - losses.ndim
+        ):
+            sample_weight = nd.reshape(sample_weight, sample_weight.shape[: losses.ndim])
+        elif sample_weight.ndim > losses.ndim:
+            raise InputError(
+                f"weights {list(sample_weight.shape)} of losses {list(losses.shape)}", where="loss",
+                hint="give one for each example, or for each loss",
+            )  # fmt: skip
         losses = losses * sample_weight
     if weight != 1.0:
         losses = losses * weight

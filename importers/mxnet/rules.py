@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...ops.dataclasses import dataclass
 from ...ops.errors import ModelError, UnsupportedModel
@@ -67,6 +69,34 @@ class Rule:
             raise ModelError(f"it lacks its attribute {missing[0]!r}")
         return values
 
+    def arranged(
+        self, operands: Sequence[Any], settings: Mapping[str, Any], operand: Callable[[Any], Any]
+    ) -> tuple[list[Any], dict[str, str]]:
+        """A call as MXNet's functions take it: operands in their order or by name, then attributes in theirs or by
+        name. Returns the operands, None for those left out, and the attributes as the texts that files have.
+
+        `operand` converts what can be one, and answers None for the rest. Raises ModelError for what has no place.
+        """
+        given = {k: v for k, v in settings.items() if k not in WITHOUT_MEANING}
+        free = [a for a in self.attrs if a not in given]
+        inputs: list[Any] = []
+        for x in operands:
+            taken = operand(x)
+            if taken is not None or (x is None and len(inputs) < len(self.inputs)):
+                inputs.append(taken)
+            elif not free:
+                raise ModelError(f"{self.name} does not take {type(x).__name__} {x!r}")
+            else:
+                given[free.pop(0)] = x
+        for at, name in enumerate(self.inputs):
+            if name in given:
+                value = given.pop(name)
+                if at < len(inputs) and inputs[at] is not None:
+                    raise ModelError(f"{self.name} is given {name} twice")
+                inputs += [None] * (at + 1 - len(inputs))
+                inputs[at] = None if value is None else operand(value)
+        return inputs, {k: text(v) for k, v in given.items()}
+
 
 def rule(
     *names: str,
@@ -95,6 +125,21 @@ def rule(
         return write
 
     return register
+
+
+def text(value: Any) -> str:
+    """The text that a file has for an attribute.
+
+    >>> text((2, 2)), text(np.float32), text(True), text("relu")
+    ('(2, 2)', 'float32', 'True', 'relu')
+    """
+    if isinstance(value, type | np.dtype):
+        return np.dtype(value).name
+    if isinstance(value, np.generic):
+        return str(value.item())
+    if isinstance(value, list | tuple | np.ndarray):
+        return f"({', '.join(map(text, value))}{',' * (len(value) == 1)})"
+    return str(value)
 
 
 def literal(text: str) -> Any:

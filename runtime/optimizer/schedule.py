@@ -206,14 +206,40 @@ def _cosine(g: Builder, part: Value, first: float, last: float) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Another schedule, whose updates are counted from 1."""
+    """Another schedule, which is so many updates further: its updates are counted from 1."""
 
     inner: Schedule
+    by: int = 1
 
     def rate(self, g: Builder, t: Value) -> Value:
-        return self.inner.rate(g, g.Add(t, _number(g, 1)))
+        return self.inner.rate(g, g.Add(t, _number(g, self.by)))
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """One schedule in the first `updates` updates, then another, which counts from the start too."""
+
+    before: Schedule | float
+    after: Schedule | float
+    updates: int
+
+    def rate(self, g: Builder, t: Value) -> Value:
+        early = g.Less(t, _number(g, self.updates))
+        return g.Where(early, of(self.before).rate(g, t), of(self.after).rate(g, t))
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Another schedule, but never below `least`."""
+
+    inner: Schedule
+    least: float
+
+    def rate(self, g: Builder, t: Value) -> Value:
+        return g.Max(self.inner.rate(g, t), _number(g, self.least))
 
 
 KINDS: dict[str, type[Any]] = {
-    k.__name__: k for k in (Ahead, Constant, Step, MultiStep, Exponential, Cosine, Polynomial, WarmUp, OneCycle)
+    k.__name__: k
+    for k in (Ahead, Constant, Step, MultiStep, Exponential, Cosine, Polynomial, WarmUp, OneCycle, Then, AtLeast)
 }

@@ -10,6 +10,7 @@ import numpy as np
 from ... import nd
 from ...nd.array import Array
 from ...ops.errors import InputError
+from .ndarray import own
 
 
 class _Named(NamedTuple):
@@ -28,6 +29,9 @@ class DataDesc(_Named):
         made.dtype, made.layout = dtype, layout
         return made
 
+    def __repr__(self) -> str:
+        return f"DataDesc[{self.name},{self.shape},{self.dtype},{self.layout}]"
+
     @staticmethod
     def get_batch_axis(layout: str | None) -> int:
         return 0 if layout is None else layout.find("N")
@@ -40,7 +44,7 @@ class DataBatch:
         self, data: Any, label: Any = None, pad: int | None = None, index: Any = None, bucket_key: Any = None,
         provide_data: Any = None, provide_label: Any = None,
     ) -> None:  # fmt: skip
-        self.data, self.label, self.pad, self.index = data, label, pad, index
+        self.data, self.label, self.pad, self.index = own(data), own(label), pad, index
         self.bucket_key, self.provide_data, self.provide_label = bucket_key, provide_data, provide_label
 
 
@@ -57,7 +61,26 @@ class DataIter:
         """Begin again."""
 
     def next(self) -> DataBatch:
-        raise NotImplementedError
+        """The next batch, of what `iter_next`, `getdata` and the like of a subclass tell."""
+        if not self.iter_next():
+            raise StopIteration
+        return DataBatch(self.getdata(), self.getlabel(), self.getpad(), self.getindex())
+
+    def iter_next(self) -> bool:
+        """Go to the next batch; false if there is none."""
+        raise NotImplementedError("an iterator writes next(), or iter_next() and getdata()")
+
+    def getdata(self) -> Any:
+        return None
+
+    def getlabel(self) -> Any:
+        return None
+
+    def getindex(self) -> Any:
+        return None
+
+    def getpad(self) -> int:
+        return 0
 
     def __next__(self) -> DataBatch:
         return self.next()
@@ -74,7 +97,7 @@ def _named(data: Any, default: str) -> list[tuple[str, Any]]:
         pairs = [(f"_{i}_{default}" if many else default, x) for i, x in enumerate(data)]
     else:
         pairs = [(default, data)]
-    return [(n, x.asnumpy() if isinstance(x, Array) else np.asarray(x)) for n, x in pairs]
+    return [(n, x.asnumpy() if isinstance(x, Array) else np.asarray(x, np.float32)) for n, x in pairs]
 
 
 class NDArrayIter(DataIter):
@@ -110,7 +133,7 @@ class NDArrayIter(DataIter):
         order = np.arange(self.num_data)
         if self.shuffle:
             np.random.shuffle(order)
-        self._order, self._at = np.concatenate([self._kept, order]), 0
+        self._order, self._at, self._rolled = np.concatenate([self._kept, order]), 0, len(self._kept)
         self._kept = np.arange(0)
 
     def reset(self) -> None:
@@ -131,7 +154,8 @@ class NDArrayIter(DataIter):
         if missing:
             rows = np.concatenate([rows, self._order[:missing]])
         data, label = ([_array(x[rows]) for _, x in pairs] for pairs in (self.data, self.label))
-        return DataBatch(data, label, missing, rows, None, self.provide_data, self.provide_label)
+        pad, self._rolled = missing or self._rolled, 0  # MXNet tells how many rows were kept, too
+        return DataBatch(data, label, pad, rows, None, self.provide_data, self.provide_label)
 
 
 def _kind(x: Any) -> Any:

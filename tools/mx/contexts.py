@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from ...nd.place import Place
-from ...nd.place import cpu as cpu
-from ...nd.place import gpu as gpu
+from ...nd.place import cpu as our_cpu
+from ...nd.place import gpu as our_gpu
 from ...nd.place import num_gpus as num_gpus
 from ...ops.errors import InputError
+
+
+def cpu(device_id: int = 0) -> Place:
+    return our_cpu(device_id)
+
+
+def gpu(device_id: int = 0) -> Place:
+    return our_gpu(device_id)
 
 
 def cpu_pinned(device_id: int = 0) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -47,6 +48,19 @@ class Initializer:
     def for_gluon(self) -> ours.Initializer:
         """As blocks take initialisers."""
         return _Written(self)
+
+    def dumps(self) -> str:
+        """The kind and the settings as JSON, as attributes of variables have them."""
+        return json.dumps([type(self).__name__.lower(), self._settings])
+
+
+def first(name: str, told: str | None, init: Any, array: Array) -> None:
+    """Fill an array as the attribute of its variable says, else as the initialiser does."""
+    if not told:
+        init(InitDesc(name), array)
+        return
+    kind, settings = json.loads(told) if told.startswith("[") else (told, {})
+    create(kind, **settings)._init_weight(InitDesc(name), array)
 
 
 class _Written(ours.Initializer):

@@ -89,9 +89,19 @@ class Accuracy(_Counted):
             self.metric.update(preds=answer, labels=asked.reshape(-1) if answer.ndim == 2 else asked)
 
 
-class TopKAccuracy(_Counted):
+class TopKAccuracy(EvalMetric):
+    """The share of labels among the `top_k` largest predictions; of equal ones NumPy's partition chooses."""
+
     def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **_: Any) -> None:
-        super().__init__(ours.TopK(top_k), f"{name}_{top_k}")
+        self.top_k = top_k
+        super().__init__(f"{name}_{top_k}")
+
+    def update(self, labels: Any, preds: Any) -> None:
+        for label, pred in zip(_list(labels), _list(preds), strict=True):
+            asked, answer = _numpy(label).reshape(-1).astype(numpy.int64), _numpy(pred)
+            best = numpy.argpartition(answer.astype(numpy.float32), -self.top_k)[:, -self.top_k :]
+            self.sum_metric += int((best == asked[:, None]).sum())
+            self.num_inst += len(asked)
 
 
 class _ByElement(EvalMetric):
@@ -138,6 +148,11 @@ class CrossEntropy(EvalMetric):
             picked = answer.reshape(len(asked), -1)[numpy.arange(len(asked)), asked]
             self.sum_metric += float(-numpy.log(picked + self.eps).sum())
             self.num_inst += len(asked)
+
+
+class NegativeLogLikelihood(CrossEntropy):
+    def __init__(self, eps: float = 1e-12, name: str = "nll-loss", **_: Any) -> None:
+        super().__init__(eps, name)
 
 
 class Perplexity(EvalMetric):
@@ -236,7 +251,8 @@ def np(numpy_feval: Pair, name: str | None = None, allow_extra_outputs: bool = F
 
 KINDS: dict[str, Callable[..., EvalMetric]] = {
     "acc": Accuracy, "accuracy": Accuracy, "top_k_accuracy": TopKAccuracy, "top_k_acc": TopKAccuracy, "mae": MAE,
-    "mse": MSE, "rmse": RMSE, "ce": CrossEntropy, "cross-entropy": CrossEntropy, "perplexity": Perplexity, "f1": F1,
+    "mse": MSE, "rmse": RMSE, "ce": CrossEntropy, "cross-entropy": CrossEntropy, "nll_loss": NegativeLogLikelihood,
+    "perplexity": Perplexity, "f1": F1,
     "mcc": MCC, "pearsonr": PearsonCorrelation, "loss": Loss, "composite": CompositeEvalMetric,
 }  # fmt: skip
 

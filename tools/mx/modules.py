@@ -13,6 +13,7 @@ from ...nd.array import Array
 from ...ops.errors import InputError
 from . import arrays, initializers, metrics, optimizers, symbols
 from .batches import DataDesc, DataIter, NDArrayIter
+from .ndarray import own
 
 Params = dict[str, Array]
 
@@ -170,7 +171,7 @@ class BaseModule:
             self.prepare(batch)
             self.forward(batch, is_train=False)
             pad = batch.pad or 0
-            yield [o[: o.shape[0] - pad] for o in self.get_outputs()], nbatch, batch
+            yield [own(o[: o.shape[0] - pad]) for o in self.get_outputs()], nbatch, batch
 
     def predict(
         self, eval_data: Any, num_batch: int | None = None, merge_batches: bool = True, reset: bool = True,
@@ -181,7 +182,7 @@ class BaseModule:
         batches = [outputs for outputs, _, _ in self.iter_predict(eval_data, num_batch, reset)]
         if not merge_batches:
             return batches
-        merged = [nd.concat(list(parts), axis=0) for parts in zip(*batches, strict=True)]
+        merged = [own(nd.concat(list(parts), axis=0)) for parts in zip(*batches, strict=True)]
         return merged[0] if len(merged) == 1 and not always_output_list else merged
 
     def save_params(self, fname: str) -> None:
@@ -270,6 +271,8 @@ class Module(BaseModule):
             wanted |= dict.fromkeys(self.data_names, grad_req) if inputs_need_grad else {}
         self._wanted = wanted
         self._executor = self._bound(_described([*self._data_shapes, *self._label_shapes]))
+        if self._preloaded is not None:
+            self.init_params()
         if shared_module is not None and shared_module.params_initialized:
             self._executor.copy_params_from(*shared_module.get_params())
             self.params_initialized = True
@@ -293,6 +296,7 @@ class Module(BaseModule):
         init = initializers.create(initializer) or initializers.Uniform(0.01)
         given = {**(arg_params or {}), **(aux_params or {})}
         auxiliary = self._executor.aux_dict
+        attrs = self.symbol.attr_dict() if hasattr(self.symbol, "attr_dict") else {}
         for name, array in {**{n: self._executor.arg_dict[n] for n in self._learnt}, **auxiliary}.items():
             if name in given:
                 array[:] = given[name]
@@ -301,7 +305,7 @@ class Module(BaseModule):
                     f"{name!r} is not among the parameters", where="init_params", hint="allow_missing=True"
                 )
             else:
-                init(initializers.InitDesc(name), array)
+                initializers.first(name, attrs.get(name, {}).get("init"), init, array)
         self.params_initialized = True
 
     def init_optimizer(
@@ -318,7 +322,13 @@ class Module(BaseModule):
         )
         self._optimizer = chosen
         self._store = create(kvstore or "local") if isinstance(kvstore, str | None) else kvstore
-        self._store.set_optimizer(optimizers.weighed(chosen.rule, self._learnt))
+        if chosen.asked is not None:
+            raise InputError(
+                "a schedule of the program's own does not run on a store", where="init_optimizer",
+                hint="mx.lr_scheduler has schedules; gluon.Trainer takes any",
+            )  # fmt: skip
+        attrs = self.symbol.attr_dict() if hasattr(self.symbol, "attr_dict") else None
+        self._store.set_optimizer(optimizers.weighed(chosen.rule, self._learnt, attrs))
         for name in self._steps():
             self._store.init(name, self._executor.arg_dict[name])
         self.optimizer_initialized = True
@@ -355,13 +365,13 @@ class Module(BaseModule):
             self._store.pull(name, out=weight)
 
     def get_outputs(self, merge_multi_context: bool = True) -> list[Array]:
-        return list(self._executor.outputs)
+        return own(list(self._executor.outputs))
 
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Array]:
-        return [self._executor.grad_dict[n] for n in self.data_names]
+        return own([self._executor.grad_dict[n] for n in self.data_names])
 
     def get_params(self) -> tuple[Params, Params]:
-        return {n: self._executor.arg_dict[n] for n in self._learnt}, dict(self._executor.aux_dict)
+        return own({n: self._executor.arg_dict[n] for n in self._learnt}), own(dict(self._executor.aux_dict))
 
     def reshape(self, data_shapes: Any, label_shapes: Any = None) -> None:
         self._data_shapes = [DataDesc(*d[:2]) for d in data_shapes]

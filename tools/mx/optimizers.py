@@ -8,14 +8,21 @@ from typing import Any
 
 from ...gluon.trainer import OLD
 from ...nd.array import Array
+from ...ops.errors import InputError
 from ...runtime import optimizer as ours
 from ...runtime.optimizer import Group, schedule
 from ...runtime.optimizer.schedule import Schedule
+from . import rules
 
 # What MXNet's optimizers take, and is settled elsewhere: names of parameters, precision.
 WITHOUT_MEANING = {"param_idx2name", "param_dict", "sym", "multi_precision", "begin_num_update", "aggregate_num",
                    "use_fused_step"}  # fmt: skip
-DEFAULT_RATE = {"adam": 0.001, "rmsprop": 0.001, "nadam": 0.001, "adamax": 0.002, "adagrad": 0.01}
+# MXNet's defaults where ours has others. AdaDelta's rate is 1 there, whatever is given.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "adam": {"rate": 0.001}, "rmsprop": {"rate": 0.001, "alpha": 0.9}, "nadam": {"rate": 0.001},
+    "adamax": {"rate": 0.002}, "adagrad": {"epsilon": 1e-7}, "adadelta": {"rate": 1.0, "epsilon": 1e-5},
+    "ftrl": {"rate": 0.1}, "lamb": {"rate": 0.001}, "nag": {"momentum": 0.0}, "lars": {"momentum": 0.0},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,7 @@ class Optimizer:
     rule: ours.Optimizer
     rescale_grad: float = 1.0
     clip_gradient: float | None = None
+    asked: Callable[[int], float] | None = None  # a schedule of the program's own: the rate by the number of an update
 
     @property
     def learning_rate(self) -> float:
@@ -44,12 +52,26 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
     settings = {k: v for k, v in settings.items() if k not in WITHOUT_MEANING}
     rescale, clip = settings.pop("rescale_grad", 1.0), settings.pop("clip_gradient", None)
     rate, scheduler = settings.pop("learning_rate", None), settings.pop("lr_scheduler", None)
-    if scheduler is not None:
-        rate = scheduler.schedule(rate) if isinstance(scheduler, LRScheduler) else scheduler
-    if rate is None:
-        rate = DEFAULT_RATE.get(name.lower(), 0.01)
+    usual = {"rate": 0.01, **DEFAULTS.get(name.lower(), {})}
+    asked = None
+    if isinstance(scheduler, LRScheduler) and rate is not None:
+        scheduler.base_lr = rate
+    if isinstance(scheduler, LRScheduler) and type(scheduler).__module__ == __name__:
+        rate = scheduler.schedule(rate)
+    elif scheduler is not None:
+        asked, rate = scheduler, float(scheduler(1))
+    if name.lower() == "rmsprop" and not settings.get("centered"):
+        settings.pop("gamma2", None)  # MXNet has no momentum there
+    elif name.lower() == "rmsprop":
+        settings = {"gamma2": 0.9, **settings}
+    if rate is not None and name.lower() != "adadelta":
+        usual["rate"] = rate
+    if name.lower() == "nag" and not settings.get("momentum"):
+        name = "sgd"
     renamed = {OLD.get(k, k): v for k, v in settings.items() if v is not None}
-    return Optimizer(ours.create(name, rate=rate, **renamed), rescale, clip)
+    kind = rules.OWN.get(name.lower())
+    rule = ours.create(name, **{**usual, **renamed}) if kind is None else kind(**{**usual, **renamed})
+    return Optimizer(rule, rescale, clip, asked)
 
 
 def _kind(name: str) -> Callable[..., Optimizer]:
@@ -61,25 +83,35 @@ def _kind(name: str) -> Callable[..., Optimizer]:
     return make
 
 
-SGD, Adam, NAG, RMSProp, AdaGrad, AdaDelta, Ftrl, Nadam, Signum, SGLD, DCASGD, LAMB, LARS = (
+SGD, Adam, NAG, RMSProp, AdaGrad, AdaDelta, Ftrl, Nadam, Signum, SGLD, DCASGD, LAMB, LARS, Adamax, FTML = (
     _kind(n)
     for n in (
         "SGD", "Adam", "NAG", "RMSprop", "Adagrad", "Adadelta", "Ftrl", "Nadam", "Signum", "SGLD", "DCASGD", "LAMB",
-        "LARS",
+        "LARS", "Adamax", "FTML",
     )
 )  # fmt: skip
 
 
-def weighed(rule: ours.Optimizer, names: Sequence[str]) -> ours.Optimizer:
-    """MXNet's modules leave biases and the like without decay: only weights and gammas have it."""
-    bare = tuple(n for n in names if not n.endswith(("_weight", "_gamma")))
-    if not rule.weight_decay or not bare:
+def weighed(
+    rule: ours.Optimizer, names: Sequence[str], attrs: Mapping[str, Mapping[str, str]] | None = None
+) -> ours.Optimizer:
+    """MXNet's modules leave biases and the like without decay: only weights and gammas have it. Attributes of variables
+    (`lr_mult`, `wd_mult`) say otherwise."""
+    groups: dict[tuple[float, float], list[str]] = {}
+    for name in names:
+        told = (attrs or {}).get(name, {})
+        usual = 1.0 if name.endswith(("_weight", "_gamma")) else 0.0
+        factors = float(told.get("lr_mult", 1.0)), float(told.get("wd_mult", usual))
+        if factors[0] != 1 or (factors[1] != 1 and rule.weight_decay):
+            groups.setdefault(factors, []).append(name)
+    if not groups:
         return rule
-    return ours.from_dict({**rule.to_dict(), "groups": [*rule.to_dict().get("groups", []), _group(bare)]})
+    more = [_group(several, lr, rule.weight_decay * wd) for (lr, wd), several in groups.items()]
+    return ours.from_dict({**rule.to_dict(), "groups": [*rule.to_dict().get("groups", []), *more]})
 
 
-def _group(names: Sequence[str]) -> Mapping[str, Any]:
-    group = Group(tuple(names), 1.0, 0.0)
+def _group(names: Sequence[str], scale: float, decay: float) -> Mapping[str, Any]:
+    group = Group(tuple(names), scale, decay)
     return {"patterns": list(group.patterns), "scale": group.scale, "weight_decay": group.weight_decay}
 
 
@@ -109,67 +141,89 @@ def get_updater(optimizer: Optimizer) -> Updater:
 # which counts from 0.
 
 
-@dataclass
 class LRScheduler:
-    """Base: a schedule that begins with `base_lr`, which an optimizer's learning rate replaces."""
+    """Base: a schedule that begins with `base_lr`, which an optimizer's learning rate replaces. A subclass of yours
+    writes `__call__(num_update)`."""
 
-    base_lr: float = 0.01
+    earliest = 0  # update of which the rate is told, counted from 0
+
+    def __init__(
+        self, base_lr: float = 0.01, warmup_steps: int = 0, warmup_begin_lr: float = 0, warmup_mode: str = "linear"
+    ) -> None:
+        if warmup_mode not in ("linear", "constant"):
+            raise InputError(f"warmup_mode {warmup_mode!r}", where="lr_scheduler", hint="linear or constant")
+        self.base_lr, self.warmup_steps = base_lr, warmup_steps
+        self.warmup_begin_lr, self.warmup_mode = warmup_begin_lr, warmup_mode
 
     def schedule(self, rate: float | None = None) -> Schedule | float:
-        return self._base(rate)
+        """As optimizers of ours have it, whose updates are counted from 0."""
+        base = self.base_lr if rate is None else rate
+        last = self.warmup_steps - 1  # MXNet counts updates from 1
+        if last < 1:
+            return self.after(base)
+        before: Schedule | float = self.warmup_begin_lr
+        if self.warmup_mode == "linear":
+            step = (base - self.warmup_begin_lr) / self.warmup_steps
+            before = schedule.Polynomial(self.warmup_begin_lr + step, last, 1.0, base)
+        return schedule.Then(before, self.after(base), last)
+
+    def after(self, base: float) -> Schedule | float:
+        """The schedule behind the warm-up, in the number of all updates."""
+        return base
 
     def __call__(self, num_update: int) -> float:
-        return schedule.at(self.schedule(), max(num_update - 1, 0))
-
-    def _base(self, rate: float | None) -> float:
-        return self.base_lr if rate is None else rate
+        return schedule.at(self.schedule(), max(num_update - 1, self.earliest))
 
 
 class FactorScheduler(LRScheduler):
-    """The rate times `factor` after every `step` updates."""
+    """The rate times `factor` after every `step` updates, down to `stop_factor_lr`."""
 
-    def __init__(self, step: int, factor: float = 1.0, stop_factor_lr: float = 1e-8, base_lr: float = 0.01) -> None:
-        super().__init__(base_lr)
+    def __init__(
+        self, step: int, factor: float = 1.0, stop_factor_lr: float = 1e-8, base_lr: float = 0.01, **warmup: Any
+    ) -> None:
+        super().__init__(base_lr, **warmup)
         self.step, self.factor, self.stop_factor_lr = step, factor, stop_factor_lr
 
-    def schedule(self, rate: float | None = None) -> Schedule:
-        return schedule.Step(self._base(rate), self.step, self.factor)
+    def after(self, base: float) -> Schedule:
+        return schedule.AtLeast(schedule.Step(base, self.step, self.factor), self.stop_factor_lr)
 
 
 class MultiFactorScheduler(LRScheduler):
     """The rate times `factor` after each of the updates in `step`."""
 
-    def __init__(self, step: Sequence[int], factor: float = 1.0, base_lr: float = 0.01) -> None:
-        super().__init__(base_lr)
+    def __init__(self, step: Sequence[int], factor: float = 1.0, base_lr: float = 0.01, **warmup: Any) -> None:
+        super().__init__(base_lr, **warmup)
         self.step, self.factor = tuple(step), factor
 
-    def schedule(self, rate: float | None = None) -> Schedule:
-        return schedule.MultiStep(self._base(rate), self.step, self.factor)
+    def after(self, base: float) -> Schedule:
+        return schedule.MultiStep(base, self.step, self.factor)
 
 
 class PolyScheduler(LRScheduler):
     """A polynomial down to `final_lr` after `max_update` updates."""
 
-    def __init__(self, max_update: int, base_lr: float = 0.01, pwr: float = 2, final_lr: float = 0) -> None:
-        super().__init__(base_lr)
+    earliest = -1
+
+    def __init__(
+        self, max_update: int, base_lr: float = 0.01, pwr: float = 2, final_lr: float = 0, **warmup: Any
+    ) -> None:
+        super().__init__(base_lr, **warmup)
         self.max_update, self.power, self.final_lr = max_update, pwr, final_lr
 
-    def schedule(self, rate: float | None = None) -> Schedule:
-        return schedule.Ahead(schedule.Polynomial(self._base(rate), self.max_update, self.power, self.final_lr))
-
-    def __call__(self, num_update: int) -> float:
-        return schedule.at(self.schedule(), num_update - 1)
+    def after(self, base: float) -> Schedule:
+        falling = schedule.Polynomial(base, self.max_update - self.warmup_steps, self.power, self.final_lr)
+        return schedule.Ahead(falling, 1 - self.warmup_steps)
 
 
 class CosineScheduler(LRScheduler):
     """Half a cosine down to `final_lr` after `max_update` updates."""
 
-    def __init__(self, max_update: int, base_lr: float = 0.01, final_lr: float = 0) -> None:
-        super().__init__(base_lr)
+    earliest = -1
+
+    def __init__(self, max_update: int, base_lr: float = 0.01, final_lr: float = 0, **warmup: Any) -> None:
+        super().__init__(base_lr, **warmup)
         self.max_update, self.final_lr = max_update, final_lr
 
-    def schedule(self, rate: float | None = None) -> Schedule:
-        return schedule.Ahead(schedule.Cosine(self._base(rate), self.max_update, self.final_lr))
-
-    def __call__(self, num_update: int) -> float:
-        return schedule.at(self.schedule(), num_update - 1)
+    def after(self, base: float) -> Schedule:
+        falling = schedule.Cosine(base, self.max_update - self.warmup_steps, self.final_lr)
+        return schedule.Ahead(falling, 1 - self.warmup_steps)

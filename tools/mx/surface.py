@@ -6,23 +6,43 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from ... import gluon as our_gluon
 from ... import kvstore
 from ... import nd as our_nd
-from ...data import IRHeader, RecordFile, RecordWriter
-from ...data import pack as pack_record
 from ...gluon import data as gluon_data
-from ...nd import autograd
-from ...nd import random as our_random
+from ...gluon.data import vision as gluon_vision
+from ...nd import autograd as our_autograd
 from ...ops.errors import InputError
 from .. import profiler
 from .. import viz as our_viz
-from . import arrays, batches, blocks, callbacks, contexts, control, initializers, metrics, modules, optimizers, symbols
+from . import (
+    arrays,
+    batches,
+    blocks,
+    callbacks,
+    contexts,
+    control,
+    custom,
+    datasets,
+    draws,
+    initializers,
+    losses,
+    metrics,
+    modules,
+    names,
+    operators,
+    optimizers,
+    pictures,
+    records,
+    recurrent,
+    symbols,
+)
+from .ndarray import owned
 
 
 def _module(name: str, *parts: Any, **names: Any) -> ModuleType:
@@ -36,23 +56,6 @@ def _module(name: str, *parts: Any, **names: Any) -> ModuleType:
     return made
 
 
-def seed(seed_state: int, ctx: Any = "all") -> None:
-    """Begin all random numbers anew."""
-    our_random.seed(seed_state, ctx)
-
-
-def _uniform(low: float = 0, high: float = 1, shape: Any = (1,), dtype: Any = None, ctx: Any = None, **_: Any) -> Any:
-    return our_random.uniform(low, high, shape, ctx=ctx)
-
-
-def _normal(loc: float = 0, scale: float = 1, shape: Any = (1,), dtype: Any = None, ctx: Any = None, **_: Any) -> Any:
-    return our_random.normal(shape, loc=loc, scale=scale, ctx=ctx)
-
-
-def _randint(low: int, high: int, shape: Any = (1,), dtype: Any = "int32", ctx: Any = None, **_: Any) -> Any:
-    return our_random.randint(low, high, shape, dtype=dtype or "int32", ctx=ctx)
-
-
 def kv_create(name: str = "local") -> Any:
     """A store by its kind; `set_optimizer` takes optimizers of MXNet's names."""
     store = kvstore.create(name)
@@ -63,7 +66,7 @@ def kv_create(name: str = "local") -> Any:
         ours(chosen.rule)
 
     store.set_optimizer = set_optimizer  # type: ignore[method-assign]
-    store._set_updater = store.set_updater  # type: ignore[attr-defined]
+    store._set_updater, store.type = store.set_updater, name  # type: ignore[attr-defined]
     return store
 
 
@@ -79,18 +82,50 @@ def list_gpus() -> range:
 
 def plot_network(symbol: Any, title: str = "plot", save_format: str = "svg", shape: Any = None, **_: Any) -> str:
     """The network as an SVG; how Graphviz would draw it has no meaning."""
-    return our_viz.plot_network(symbol, shapes=shape)
+    return our_viz.plot_network(symbol, shapes={**symbol.ranks(), **(shape or {})})
 
 
-random = _module("random", our_random, seed=seed, uniform=_uniform, normal=_normal, randint=_randint)
-contrib = _module("nd.contrib", control)
+def print_summary(symbol: Any, shape: Any = None, line_length: int = 120, positions: Any = None) -> None:
+    """Print the network as a table."""
+    print(our_viz.print_summary(symbol, {**symbol.ranks(), **(shape or {})}))
+
+
+def _family(name: str, prefix: str, find: Callable[..., Any], *parts: Any, **names: Any) -> ModuleType:
+    """A module of operators whose names in MXNet's registry begin with a prefix."""
+    made = _module(name, *parts, **names)
+
+    def found(wanted: str) -> Any:
+        function = None if wanted.startswith("__") else find(f"{prefix}{wanted}")
+        if function is None:
+            raise AttributeError(f"module {made.__name__!r} has no attribute {wanted!r}")
+        setattr(made, wanted, function)
+        return function
+
+    made.__getattr__ = found  # type: ignore[method-assign]
+    return made
+
+
+autograd = _module("autograd", our_autograd, Function=custom.Function, grad=owned(our_autograd.grad))
+random = _module("random", draws)
+contrib = _family("nd.contrib", "_contrib_", operators.function, control)
+families = {
+    "contrib": contrib, "linalg": _family("nd.linalg", "_linalg_", operators.function),
+    "image": _family("nd.image", "_image_", operators.function), "random": random,
+}  # fmt: skip
 nd = _module(
-    "nd", arrays, random=random, contrib=contrib, uniform=_uniform, normal=_normal, random_uniform=_uniform,
-    random_normal=_normal, random_randint=_randint,
+    "nd", arrays, **families, uniform=draws.uniform, normal=draws.normal, random_uniform=draws.uniform,
+    random_normal=draws.normal, random_randint=draws.randint, random_exponential=draws.exponential,
+    random_gamma=draws.gamma, random_poisson=draws.poisson, sample_uniform=draws.uniform, sample_normal=draws.normal,
+    sample_exponential=draws.exponential, sample_gamma=draws.gamma, sample_poisson=draws.poisson,
+    sample_multinomial=draws.multinomial, shuffle=draws.shuffle,
 )  # fmt: skip
-arrays.contrib, arrays.uniform, arrays.normal = contrib, _uniform, _normal
+vars(arrays).update({n: v for n, v in vars(nd).items() if n in families or n.startswith(("sample_", "random_"))})
+vars(arrays).update(uniform=draws.uniform, normal=draws.normal, shuffle=draws.shuffle)
+nd.op = arrays.op = nd  # type: ignore[attr-defined]
 ndarray = nd
-sym = _module("sym", symbols)
+parts = {n: _family(f"sym.{n}", f"_{n}_", symbols.found) for n in ("contrib", "linalg", "image", "random")}
+sym = _module("sym", symbols, **parts)
+vars(symbols).update(parts)
 symbol = sym
 io = _module("io", batches)
 metric = _module("metric", metrics)
@@ -103,15 +138,36 @@ mod = _module("mod", modules)
 module = mod
 model = _module("model", modules)
 context = _module("context", contexts)
+name_module = _module("name", names)
+attribute = _module("attribute", AttrScope=names.AttrScope)
+AttrScope = names.AttrScope
 kv = _module("kv", kvstore, create=kv_create)
-recordio = _module("recordio", IRHeader=IRHeader, MXRecordIO=RecordFile, MXIndexedRecordIO=RecordFile, pack=pack_record,
-                   RecordWriter=RecordWriter)  # fmt: skip
-test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal, list_gpus=list_gpus)
-visualization = viz = _module("viz", our_viz, plot_network=plot_network)
-nn = _module("gluon.nn", **blocks.LAYERS, Block=blocks.Block, HybridBlock=blocks.HybridBlock)
-rnn = _module("gluon.rnn", **blocks.RECURRENT)
-utils = _module("gluon.utils", split_data=blocks.split_data, split_and_load=blocks.split_and_load)
-gluon = _module("gluon", blocks, nn=nn, rnn=rnn, utils=utils, data=gluon_data, loss=our_gluon.loss)
+recordio = _module("recordio", records)
+image = _module("image", pictures)
+operator = _module("operator", custom)
+nd.Custom = arrays.Custom = custom.Custom  # type: ignore[attr-defined]
+io.ImageRecordIter = pictures.ImageRecordIter  # type: ignore[attr-defined]
+test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal, list_gpus=list_gpus,
+                      download=datasets.download)  # fmt: skip
+visualization = viz = _module("viz", our_viz, plot_network=plot_network, print_summary=print_summary)
+nn = _module("gluon.nn", **blocks.LAYER_KINDS, Block=blocks.Block, HybridBlock=blocks.HybridBlock)
+rnn = _module("gluon.rnn", **{**blocks.RECURRENT, **{n: getattr(recurrent, n) for n in recurrent.__all__}})
+utils = _module(
+    "gluon.utils",
+    **{n: getattr(blocks, n) for n in ("split_data", "split_and_load", "clip_global_norm")},
+    download=datasets.download,
+)
+loss = _module("gluon.loss", **{**blocks.LOSSES, **losses.OWN, "Loss": blocks.OwnLoss})
+pictures_of = {n: getattr(datasets, n) for n in ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "ImageRecordDataset",
+                                                 "ImageFolderDataset")}  # fmt: skip
+data_vision = _module("gluon.data.vision", gluon_vision, **pictures_of)
+data_vision.datasets = data_vision  # type: ignore[attr-defined]
+data = _module("gluon.data", gluon_data, DataLoader=datasets.DataLoader, vision=data_vision)
+for part in ("dataset", "sampler", "dataloader"):
+    setattr(data, part, data)
+zoo_vision = datasets.vision()
+model_zoo = _module("gluon.model_zoo", vision=zoo_vision, get_model=datasets.get_model)
+gluon = _module("gluon", blocks, nn=nn, rnn=rnn, utils=utils, data=data, loss=loss, model_zoo=model_zoo)
 MXNetError = InputError
 
 
@@ -130,8 +186,12 @@ def install(name: str = "mxnet") -> None:
         "nd": nd, "ndarray": nd, "sym": sym, "symbol": sym, "io": io, "metric": metric, "init": init,
         "initializer": init, "optimizer": optimizer, "lr_scheduler": lr_scheduler, "callback": callback, "mod": mod,
         "module": mod, "model": model, "context": context, "kv": kv, "kvstore": kv, "random": random,
-        "recordio": recordio, "test_utils": test_utils, "visualization": viz, "viz": viz, "profiler": profiler,
+        "recordio": recordio, "name": name_module, "attribute": attribute, "test_utils": test_utils,
+        "visualization": viz, "viz": viz, "profiler": profiler, "operator": operator,
         "autograd": autograd, "gluon": gluon, "gluon.nn": nn, "gluon.rnn": rnn, "gluon.utils": utils,
-        "gluon.loss": our_gluon.loss, "gluon.data": gluon_data,
+        "gluon.loss": loss, "gluon.data": data, "gluon.data.vision": data_vision, "gluon.data.dataset": data,
+        "gluon.data.sampler": data, "gluon.data.dataloader": data, "gluon.data.vision.datasets": data_vision,
+        "gluon.data.vision.transforms": gluon_vision.transforms, "gluon.model_zoo": model_zoo,
+        "gluon.model_zoo.vision": zoo_vision, "image": image,
     }  # fmt: skip
     sys.modules.update({f"{name}.{part}": of for part, of in parts.items()})

@@ -1,41 +1,228 @@
-"""`mx.sym`: symbols under MXNet's names. What is not here is `mz.sym`'s own."""
+"""`mx.sym`: symbols under MXNet's names: layers of ours that bring weights or losses, else MXNet's operators by the
+importer's rules, else functions of `mz.sym`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ... import sym as ours
-from ...sym import Group, Symbol, load, load_json
+from ...importers.mxnet.rules import WITHOUT_MEANING
+from ...sym import Group as our_group  # noqa: N813
+from ...sym import Symbol, rules
+from ...sym import load as our_load
+from ...sym import load_json as our_load_json
+from ...sym.expression import Use, makers, variables
+from ...sym.expression import Variable as Leaf
 from ...sym.mxnet import FUNCTIONS
 from ...sym.symbol import use
+from .names import ATTRIBUTES, MANAGER
+from .ndarray import own
 
-fromjson = load_json
+# Heads of ours, which bring losses.
+OURS = """
+SoftmaxOutput LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput SVMOutput MakeLoss
+""".split()
+SAME = {"Softmax": "SoftmaxOutput", "make_loss": "MakeLoss", "stop_gradient": "BlockGrad"}
+COMPARED = {"eq": "equal", "ne": "not_equal", "lt": "lesser", "le": "lesser_equal", "gt": "greater",
+            "ge": "greater_equal"}  # fmt: skip
+
+
+class MXNetSymbol(Symbol):
+    """A symbol with what MXNet's has beside ours."""
+
+    __slots__ = ()
+    __hash__ = Symbol.__hash__
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Operators as methods: `x.reshape(shape=(0, -1))`."""
+        function = None if name.startswith("_") else found(name)
+        if function is None:
+            raise AttributeError(f"a symbol has no {name!r}")
+        return functools.partial(function, self)
+
+    def attr_dict(self) -> dict[str, dict[str, str]]:
+        """Attributes of variables, by their names."""
+        found = {v.name: {f"__{k}__": t for k, t in v.attrs.items()} for v in self._variables()}
+        return {n: {**a, **{k[2:-2]: t for k, t in a.items()}} for n, a in found.items() if a}
+
+    def attr(self, key: str) -> str | None:
+        return self.attr_dict().get(self.name, {}).get(key)
+
+    def list_attr(self) -> dict[str, str]:
+        return self.attr_dict().get(self.name, {})
+
+    def _variables(self) -> list[Any]:
+        return variables(self.entries)
+
+    def infer_type(self, **types: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        """Element types of arguments, outputs and states: those of the variables."""
+        first = next(iter(types.values()), np.float32)
+        kinds = {v.name: types.get(v.name, v.dtype.numpy.type) for v in self._variables()}
+        return ([kinds[n] for n in self.list_arguments()], [first] * len(self.list_outputs()),
+                [kinds[n] for n in self.list_auxiliary_states()])  # fmt: skip
+
+    def __call__(  # type: ignore[override]
+        self, *args: Symbol, name: str = "", **given: Symbol
+    ) -> Any:
+        """The expression with other symbols in the place of variables, in their order or by name."""
+        free = dict(zip(self.list_inputs(), args, strict=False))
+        return own_symbol(super().__call__(**free, **given))
+
+    def ranks(self) -> dict[str, tuple[int, ...]]:
+        """Open shapes for variables of which nothing is known but what reads them first."""
+        found: dict[str, tuple[int, ...]] = {}
+        for maker in makers(self.entries):
+            if not isinstance(maker, Use):
+                continue
+            for entry in maker.inputs[:1]:
+                if entry is None or not isinstance(entry[0], Leaf) or entry[0].dims is not None:
+                    continue
+                if not entry[0].name.endswith("label"):
+                    kernel = rules.literal(maker.attrs.get("kernel", "()")) if maker.domain == rules.DOMAIN else ()
+                    rank = len(kernel) + 2 if kernel else 3 if maker.op == "RNN" else 2
+                    found.setdefault(entry[0].name, (0,) * rank)
+        return found
+
+    def bind(self, ctx: Any = None, args: Any = None, args_grad: Any = None, grad_req: Any = "write",
+             aux_states: Any = None, **_: Any) -> Any:  # fmt: skip
+        if args_grad is None and isinstance(grad_req, str):
+            grad_req = "null"
+        if isinstance(args, dict):
+            args = {n: x for n, x in args.items() if n in self.list_arguments()}
+        return _executor(super().bind(ctx, args, args_grad, grad_req, aux_states))
+
+    def simple_bind(self, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, **shapes: Any) -> Any:
+        known = {k: v for k, v in shapes.items() if k in self.list_inputs()}
+        return _executor(super().simple_bind(ctx, grad_req, **known))
+
+    def eval(self, ctx: Any = None, **args: Any) -> Any:
+        return own(super().eval(ctx, **args))
+
+
+def _executor(executor: Any) -> Any:
+    executor.__class__ = MXNetExecutor
+    own([executor.arg_dict, executor.grad_dict, executor.aux_dict])
+    return executor
+
+
+class MXNetExecutor(ours.Executor):
+    """An executor whose outputs are MXNet's arrays."""
+
+    def forward(self, is_train: bool = False, **data: Any) -> Any:
+        return own(super().forward(is_train, **data))
+
+
+def own_symbol(x: Any) -> Any:
+    """Symbols, those of a list too, with MXNet's methods: the same objects."""
+    if x.__class__ is Symbol:
+        x.__class__ = MXNetSymbol
+    elif isinstance(x, list | tuple):
+        for part in x:
+            own_symbol(part)
+    return x
 
 
 def Variable(  # noqa: N802 (MXNet's name)
     name: str, attr: Any = None, shape: Sequence[int] | None = None, lr_mult: Any = None, wd_mult: Any = None,
-    dtype: Any = None, init: Any = None, stype: Any = None, **_: Any,
-) -> Symbol:  # fmt: skip
-    return ours.Variable(name, shape, dtype or np.float32)
+    dtype: Any = None, init: Any = None, stype: Any = None, **more: Any,
+) -> Any:  # fmt: skip
+    """An argument, with attributes for those who train."""
+    told = {k.strip("_"): v for k, v in {**ATTRIBUTES.current, **(attr or {}), **more}.items()}
+    told |= {k: v for k, v in (("lr_mult", lr_mult), ("wd_mult", wd_mult)) if v is not None}
+    if init is not None:
+        told["init"] = init if isinstance(init, str) else init.dumps()
+    made: Any = ours.Variable(name, shape, dtype or np.float32).entry[0]
+    variable = replace(made, attrs={k: str(v) for k, v in told.items()})
+    return own_symbol(Symbol([(variable, 0)]))
 
 
 var = Variable
 
 
-def zeros(shape: Any, dtype: Any = None, **_: Any) -> Symbol:
-    return use("Identity", np.zeros(shape, dtype or np.float32))
+def zeros(shape: Any, dtype: Any = None, **_: Any) -> Any:
+    return own_symbol(use("Identity", np.zeros(shape, dtype or np.float32)))
 
 
-def ones(shape: Any, dtype: Any = None, **_: Any) -> Symbol:
-    return use("Identity", np.ones(shape, dtype or np.float32))
+def ones(shape: Any, dtype: Any = None, **_: Any) -> Any:
+    return own_symbol(use("Identity", np.ones(shape, dtype or np.float32)))
+
+
+def _named(function: Callable[..., Any], op: str, rule: bool) -> Callable[..., Any]:
+    """The function, with names of the scope around, without settings that have no meaning."""
+
+    def called(*operands: Any, name: str | None = None, attr: Any = None, **settings: Any) -> Any:
+        kept = {k: v for k, v in settings.items() if k not in WITHOUT_MEANING and not k.startswith("__")}
+        told = MANAGER.current.get(name, op)
+        if not rule and rules.carried(op) and not _takes(function, kept):
+            return own_symbol(rules.symbol(op, *operands, name=told, **kept))
+        return own_symbol(function(*operands, name=told, **kept))
+
+    called.__name__, called.__doc__ = op, function.__doc__
+    return called
+
+
+def _takes(function: Callable[..., Any], settings: Any) -> bool:
+    return bool(settings.keys() <= inspect.signature(function).parameters.keys())
+
+
+def found(name: str) -> Callable[..., Any] | None:
+    op = SAME.get(name, name)
+    if op in OURS:
+        return _named(FUNCTIONS[op], op, rule=False)
+    if rules.carried(op):
+        return _named(functools.partial(rules.symbol, op), op, rule=True)
+    return _named(FUNCTIONS[op], op, rule=False) if op in FUNCTIONS else None
 
 
 def __getattr__(name: str) -> Any:
     """MXNet's operators, then the functions of `mz.sym` (PEP 562)."""
-    return FUNCTIONS[name] if name in FUNCTIONS else getattr(ours, name)
+    return (None if name.startswith("__") else found(name)) or getattr(ours, name)
+
+
+def _compared(op: str) -> Callable[[Any, Any], Any]:
+    def compare(self: Any, other: Any) -> Any:
+        if isinstance(other, Symbol):
+            return own_symbol(rules.symbol(f"broadcast_{op}", self, other))
+        return own_symbol(rules.symbol(f"_{op}_scalar", self, scalar=other))
+
+    return compare
+
+
+def _attach() -> None:
+    names = [f"__{side}{n}__" for n in "add sub mul truediv pow".split() for side in ("", "r")]
+    names += ["__neg__", "__getitem__", "get_internals", "get_children", "__iter__"]
+    for name in names:
+        method = getattr(Symbol, name, None)
+        if method is not None:
+            setattr(MXNetSymbol, name, lambda self, *a, _method=method, **k: own_symbol(_method(self, *a, **k)))
+    MXNetSymbol.__iter__ = lambda self: map(own_symbol, Symbol.__iter__(self))  # type: ignore[method-assign]
+    for name, op in COMPARED.items():
+        if name != "eq" and name != "ne":
+            setattr(MXNetSymbol, f"__{name}__", _compared(op))
+
+
+_attach()
+
+
+def Group(symbols: Sequence[Symbol]) -> Any:  # noqa: N802
+    return own_symbol(our_group(symbols))
+
+
+def load(fname: Any) -> Any:
+    return own_symbol(our_load(fname))
+
+
+def load_json(json_str: str) -> Any:
+    return own_symbol(our_load_json(json_str))
+
+
+fromjson = load_json
 
 
 __all__ = ["Group", "Symbol", "Variable", "fromjson", "load", "load_json", "ones", "var", "zeros"]

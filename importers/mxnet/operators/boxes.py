@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ....ops import Body, DType, Tensor
+from ....ops import DType
 from ....ops.errors import UnsupportedModel
+from ....ops.types import Dim
 from ..converter import Converter, Value
 from ..rules import rule
 from .reductions import positions
@@ -115,7 +116,7 @@ def box_decode(
 
 def suppressed(
     c: Converter,
-    boxes: list[str],
+    boxes: str,
     classes: str | None,
     alive: str,
     threshold: float,
@@ -123,45 +124,20 @@ def suppressed(
     at_it: bool = False,
     most: int = -1,
 ) -> Value:
-    """Truths: boxes [batch, n, 1 each], sorted by their scores, that stay. Each drops those behind it that overlap it
-    by more than the threshold (or by as much, `at_it`) and are of its class. One step of a loop for each box; where
-    none is alive behind the first `most` (above 0), those alone are compared, each with each."""
-    if most > 0:
-        leading = [c.slice(b, 1, 0, most) for b in boxes]
+    """Truths: boxes [batch, n, 4], corners sorted by their scores, that stay. Each drops those behind it that overlap
+    it by more than the threshold (or by as much, `at_it`) and are of its class. Where none is alive behind the first
+    `most` (above 0), those alone are compared."""
+    if most > 0 and not _at_most(c.dims(alive)[1], most):
+        leading = c.slice(boxes, 1, 0, most)
         theirs = None if classes is None else c.slice(classes, 1, 0, most)
         stay = suppressed(c, leading, theirs, c.slice(alive, 1, 0, most), threshold, at_it=at_it)
         return c.op("Concat", stay, c.slice(alive, 1, most, None), axis=1)
-    n = c.dim(alive, 1)
-    over = c.op(
-        "GreaterOrEqual" if at_it else "Greater",
-        overlaps(c, boxes, [c.transpose(b, (0, 2, 1)) for b in boxes]),
-        c.const(threshold, c.dtype(boxes[0])),
-    )
-    if classes is not None:
-        over = c.And(over, c.Equal(classes, c.transpose(classes, (0, 2, 1))))
-    count = c.squeeze(n, 0)
-    steps = c.Range(c.const(0), count, c.const(1))
-    behind = c.Less(c.unsqueeze(steps, 0, 2), c.unsqueeze(steps, 0, 1))
-    drops = c.cast(c.And(over, behind), DType.INT32)
+    operands = [boxes, alive] if classes is None else [boxes, alive, classes]
+    return c.op("KeepBoxes", *operands, domain="mezzo", overlap=threshold, inclusive=int(at_it))
 
-    kept_type, rows_type = c.types[alive], c.types[drops]
-    assert isinstance(kept_type, Tensor) and isinstance(rows_type, Tensor) and rows_type.dims is not None
-    row = Tensor(DType.INT32, (rows_type.dims[0], rows_type.dims[2]))
-    index = Tensor(DType.INT64, ())
 
-    def step(g: Any, kept: str, at: str, victims: str) -> tuple[str, ...]:
-        here = g.Gather(kept, at, axis=1)
-        hit = g.Mul(g.Unsqueeze(here, np.array([1])), victims)
-        return (g.Mul(kept, g.Sub(g.const(np.array(1, np.int32)), hit)),)
-
-    kept: str = c.Scan(
-        c.cast(alive, DType.INT32),
-        steps,
-        c.transpose(drops, (1, 0, 2)),
-        body=Body([Tensor(DType.INT32, kept_type.dims), index, row], step),
-        num_scan_inputs=2,
-    )
-    return c.cast(kept, DType.BOOL)
+def _at_most(size: Dim, most: int) -> bool:
+    return isinstance(size, int) and size <= most
 
 
 @rule("_contrib_box_nms", "_contrib_box_non_maximum_suppression")
@@ -196,9 +172,11 @@ def box_nms(
     if topk > 0:
         place = c.unsqueeze(c.Range(c.const(0), c.squeeze(c.dim(order, 1), 0), c.const(1)), 0)
         alive = c.And(alive, c.Less(place, c.const(topk)))
-    boxes = corners(c, c.slice(sorted_, 2, coord_start, coord_start + 4), in_format)
-    same = None if force_suppress or classes is None else c.slice(sorted_, 2, id_index, id_index + 1)
-    kept = suppressed(c, boxes, same, alive, overlap_thresh, most=topk)
+    given = c.slice(sorted_, 2, coord_start, coord_start + 4)
+    boxes = corners(c, given, in_format)
+    edges = given if in_format == "corner" else c.op("Concat", *boxes, axis=2)
+    same = None if force_suppress or classes is None else c.squeeze(c.slice(sorted_, 2, id_index, id_index + 1), 2)
+    kept = suppressed(c, edges, same, alive, overlap_thresh, most=topk)
     if out_format != in_format:
         sorted_ = _recoded(c, sorted_, boxes, coord_start, out_format)
     result = c.Where(c.unsqueeze(kept, 2), sorted_, c.number(-1, sorted_))
@@ -251,35 +229,7 @@ def multibox_detection(
     background."""
     if background_id != 0:
         raise UnsupportedModel("MultiBoxDetection with another background than class 0 is not carried")
-    foreground = c.slice(cls_prob, 1, 1, None)
-    score, best = c.ReduceMax(foreground, c.ints(1), keepdims=0), c.ArgMax(foreground, axis=1, keepdims=0)
-    shifts = c.reshape(loc_pred, [0, -1, 4])
-    boxes = box_decode(c, shifts, anchor, std0=variances[0], std1=variances[1], std2=variances[2], std3=variances[3],
-                       format="corner")  # fmt: skip
-    if clip:
-        boxes = c.Clip(boxes, c.number(0, boxes), c.number(1, boxes))
-    valid = c.Not(c.Less(score, c.number(threshold, score)))
-    classes = c.Where(valid, c.cast(best, c.dtype(score)), c.number(-1, score))
-    rows = c.op("Concat", c.unsqueeze(classes, 2), c.unsqueeze(score, 2), boxes, axis=2)
-    # What is no candidate comes behind, in the order of the anchors; so do candidates beyond the first `nms_topk`.
-    order = c.op(
-        "TopK", c.Where(valid, score, c.number(-math.inf, score)), c.dim(score, 1), outputs=2, axis=1, largest=1
-    )[1]
-    first = None
-    if nms_topk > 0:
-        place = c.unsqueeze(c.Range(c.const(0), c.squeeze(c.dim(order, 1), 0), c.const(1)), 0)
-        first = c.Less(place, c.const(nms_topk))
-        as_they_come = c.op("TopK", c.cast(valid, DType.FLOAT), c.dim(score, 1), outputs=2, axis=1, largest=1)[1]
-        order = c.Where(first, order, as_they_come)
-    rows = c.GatherElements(rows, c.Expand(c.unsqueeze(order, 2), c.shape_of(rows)), axis=1)
-    alive = c.GatherElements(valid, order, axis=1)
-    if first is not None:
-        alive = c.And(alive, first)
-    edges = corners(c, c.slice(rows, 2, 2, 6), "corner")
-    same = None if force_suppress else c.slice(rows, 2, 0, 1)
-    kept = alive
-    if 0 < nms_threshold <= 1:
-        kept = suppressed(c, edges, same, alive, nms_threshold, at_it=True, most=nms_topk)
-    identity = c.Where(c.unsqueeze(kept, 2), c.slice(rows, 2, 0, 1), c.number(-1, rows))
-    marked = c.op("Concat", identity, c.slice(rows, 2, 1, 6), axis=2)
-    return c.Where(c.unsqueeze(c.GatherElements(valid, order, axis=1), 2), marked, c.number(-1, marked))
+    return c.op(
+        "DetectBoxes", cls_prob, loc_pred, anchor, domain="mezzo", threshold=threshold, overlap=nms_threshold,
+        together=int(force_suppress), clip=int(clip), variances=tuple(variances), most=nms_topk,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kernels for the best of many: TopK without sorting all, and NonMaxSuppression a block of boxes at a time."""
+"""Kernels for the best of many: TopK without sorting all, and suppression of boxes a block of them at a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from ....ops import Context, Tensor
 from ....ops.core.rules import axis_of, ints, widen
+from ....ops.nn.detection import detections
 from ....ops.types import Array
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 
@@ -105,6 +106,58 @@ class Boxes(Listed):
         return run
 
 
+class Kept(Listed):
+    """KeepBoxes in the same way: a block of boxes that are alive is compared with those kept, and among each other."""
+
+    name = "numpy.keep_boxes"
+    operators = listed("mezzo::KeepBoxes")
+
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        return Choice(self.name, capturable=False)
+
+    def prepare(self, args: KernelArgs) -> Call:
+        boxes, alive, classes = [*args.inputs, None][:3]
+        (kept,) = args.outputs
+        assert boxes is not None and alive is not None and kept is not None
+        attrs = args.node.record.bind({**args.node.record.attrs, **args.node.attrs})
+        most, inclusive = boxes.dtype.type(attrs["overlap"]), bool(attrs["inclusive"])
+
+        def run() -> None:
+            kept[...] = False
+            for n, image in enumerate(boxes):
+                places = np.flatnonzero(alive[n])
+                of = None if classes is None else classes[n, places]
+                kept[n, places] = _Shares(image[places], of, most, inclusive, args.check).stay()
+
+        return run
+
+
+class Detections(Listed):
+    """DetectBoxes, whose boxes are compared so."""
+
+    name = "numpy.detect_boxes"
+    operators = listed("mezzo::DetectBoxes")
+
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        return Choice(self.name, allocates=True, capturable=False)
+
+    def prepare(self, args: KernelArgs) -> Call:
+        scores, shifts, anchors = args.inputs
+        assert scores is not None and shifts is not None and anchors is not None
+        attrs = args.node.record.bind({**args.node.record.attrs, **args.node.attrs})
+        settings = attrs["together"], attrs["clip"], attrs["variances"], attrs["most"]
+
+        def keep(corners: Array, classes: Array | None, overlap: float) -> Array:
+            shares = _Shares(corners, classes, corners.dtype.type(overlap), True, args.check)
+            return shares.stay()
+
+        def run() -> tuple[Array]:
+            given = scores, shifts, anchors
+            return (detections(np, given, keep, attrs["threshold"], attrs["overlap"], *settings),)
+
+        return run
+
+
 class _Sides:
     """The boxes of an image: where each begins and ends along both axes, and its area."""
 
@@ -143,6 +196,46 @@ class _Sides:
                 if len(chunk):
                     chunk = chunk[~self.over(new, chunk).any(0)]
         return kept
+
+
+class _Shares(_Sides):
+    """Boxes of an image by their corners, and their classes; one is over another by its share of their union."""
+
+    def __init__(
+        self, corners: Array, classes: Array | None, most: Any, inclusive: bool, check: Callable[[], None]
+    ) -> None:
+        left, top, right, bottom = np.ascontiguousarray(corners.T)
+        self.ends = [(left, right), (top, bottom)]
+        self.area = np.maximum(right - left, 0) * np.maximum(bottom - top, 0)
+        self.classes, self.ratio, self.inclusive, self.check = classes, most, inclusive, check
+
+    def stay(self) -> Array:
+        """True for each box that stays."""
+        count = len(self.area)
+        stay = np.zeros(count, np.bool_)
+        if 0 < count <= WORD:
+            stay[_first(self._among(slice(None), slice(None)))] = True
+        elif count:
+            stay[self.kept(np.arange(count), count)] = True
+        return stay
+
+    def over(self, ones: Array, others: Array) -> Array:
+        return self._among(ones, others)
+
+    def _among(self, ones: Any, others: Any) -> Array:
+        sides = []
+        for low, high in self.ends:
+            side = np.minimum(high[ones][:, None], high[others])
+            side -= np.maximum(low[ones][:, None], low[others])
+            sides.append(np.maximum(side, 0, out=side))
+        common = np.multiply(sides[0], sides[1], out=sides[0])
+        union = self.area[ones][:, None] + self.area[others]
+        union -= common
+        share = np.divide(common, union, out=common, where=union > 0)  # where not, nothing is common
+        found: Array = share >= self.ratio if self.inclusive else share > self.ratio
+        if self.classes is not None:
+            found &= self.classes[ones][:, None] == self.classes[others]
+        return found
 
 
 def _first(over: Array) -> list[int]:

@@ -14,6 +14,7 @@ from ....ops import DType
 from ....ops.core.fused import ABSENT
 from ....ops.layouts import channels_last, row_major
 from ...compile.kernel import Alias, Call, KernelArgs, KernelRequest
+from ..short_rows import short_rows
 from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
 from .frames import Frame, flat, images, lying
 from .kernel import WORK, OneDnn, floats, result
@@ -56,6 +57,8 @@ class Softmax(Rowwise):
         keeping(request, link)
         (x,) = floats(request, link.operands)
         axis = link.attr("axis") % len(x.sizes)
+        if link.op == "Softmax" and not links[1:] and short_rows(x, axis):
+            raise Refused("it goes over one short row at a time")
         algorithm = "softmax_log" if link.op == "LogSoftmax" else "softmax_accurate"
         letters = row_major(len(x.sizes))
         for layout in dict.fromkeys((x.layout, "", letters.replace(letters[axis], "") + letters[axis])):

@@ -6,15 +6,17 @@ array([[2., 2.],
        [2., 2.]], dtype=float32)
 """
 
-from ..nd import autograd
-from ..nd.place import cpu, gpu
 from ..tools import profiler
-from ..tools.mx.contexts import Context, cpu_pinned, current_context, num_gpus
+from ..tools.mx.contexts import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from ..tools.mx.surface import (
+    AttrScope,
     MXNetError,
+    attribute,
+    autograd,
     callback,
     context,
     gluon,
+    image,
     init,
     initializer,
     install,
@@ -27,6 +29,7 @@ from ..tools.mx.surface import (
     module,
     nd,
     ndarray,
+    operator,
     optimizer,
     random,
     recordio,
@@ -37,10 +40,13 @@ from ..tools.mx.surface import (
     viz,
     waitall,
 )
+from ..tools.mx.surface import name_module as name
 
 __all__ = [
+    "AttrScope",
     "Context",
     "MXNetError",
+    "attribute",
     "autograd",
     "callback",
     "context",
@@ -49,6 +55,7 @@ __all__ = [
     "current_context",
     "gluon",
     "gpu",
+    "image",
     "init",
     "initializer",
     "install",
@@ -59,9 +66,11 @@ __all__ = [
     "mod",
     "model",
     "module",
+    "name",
     "nd",
     "ndarray",
     "num_gpus",
+    "operator",
     "optimizer",
     "profiler",
     "random",

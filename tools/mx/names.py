@@ -1,0 +1,66 @@
+"""`mx.name` and `mx.AttrScope`: default names of symbols, and attributes of variables, of a scope."""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+from ...sym.expression import NAMES
+
+
+class NameManager:
+    """Names of what has none: the operator's, and a number. `with NameManager():` counts anew."""
+
+    def __init__(self) -> None:
+        self._before: list[NameManager] = []
+
+    def get(self, name: str | None, hint: str) -> str:
+        """The name that is given, or a new one."""
+        return name or NAMES.fresh(hint.lower().lstrip("_"))
+
+    def __enter__(self) -> Self:
+        self._before.append(MANAGER.current)
+        MANAGER.current = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        MANAGER.current = self._before.pop()
+
+
+class Prefix(NameManager):
+    """A prefix before all names."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def get(self, name: str | None, hint: str) -> str:
+        return self._prefix + super().get(name, hint)
+
+
+class AttrScope:
+    """Attributes of all variables that are made inside."""
+
+    def __init__(self, **attrs: str) -> None:
+        self._attrs, self._before = attrs, list[dict[str, str]]()
+
+    def __enter__(self) -> Self:
+        self._before.append(ATTRIBUTES.current)
+        ATTRIBUTES.current = {**ATTRIBUTES.current, **self._attrs}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ATTRIBUTES.current = self._before.pop()
+
+
+class _Manager(threading.local):
+    current: NameManager = NameManager()
+
+
+class _Attributes(threading.local):
+    def __init__(self) -> None:
+        self.current: dict[str, str] = {}
+
+
+MANAGER, ATTRIBUTES = _Manager(), _Attributes()
+__all__ = ["AttrScope", "NameManager", "Prefix"]

@@ -1,0 +1,68 @@
+"""Update rules of MXNet that are none of ours, or differ from ours in what they mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...runtime import optimizer
+from ...runtime.optimizer.record import KINDS
+
+
+def _apart(kind: Any) -> Any:
+    """The class as an optimizer that no name leads to: it tells stores its rule."""
+    made = optimizer.register(kind)
+    del KINDS[made.__name__]
+    return made
+
+
+@_apart
+class MXNetAdaGrad(optimizer.Optimizer):
+    """AdaGrad with epsilon under the root, and weight decay beside the step."""
+
+    epsilon: float = 1e-7
+    slots = ("square",)
+
+    def update(self, e: Any, W: Any, dW: Any, rate: Any, square: Any) -> Any:
+        s = square + dW * dW
+        return W - rate * (dW / e.sqrt(s + self.epsilon) + W * self.weight_decay), s
+
+
+@_apart
+class MXNetAdamax(optimizer.Optimizer):
+    """Adam by the largest of gradients (Kingma and Ba 2014, section 7.1)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    slots = ("mean", "largest")
+
+    def numbers(self, e: Any, t: Any) -> Any:
+        return (1.0 - e.pow(self.beta1, t + 1.0),)
+
+    def update(self, e: Any, W: Any, dW: Any, rate: Any, unbias: Any, mean: Any, largest: Any) -> Any:
+        slope = dW + W * self.weight_decay
+        m, u = mean * self.beta1 + slope * (1 - self.beta1), e.max(largest * self.beta2, e.abs(slope))
+        return W - rate / unbias * m / (u + 1e-8), m, u
+
+
+@_apart
+class MXNetFTML(optimizer.Optimizer):
+    """Follow the moving leader (Zheng and Kwok 2017)."""
+
+    beta1: float = 0.6
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    slots = ("distance", "square", "leader")
+
+    def numbers(self, e: Any, t: Any) -> Any:
+        return 1.0 - e.pow(self.beta1, t + 1.0), 1.0 - e.pow(self.beta2, t + 1.0)
+
+    def update(self, e: Any, W: Any, dW: Any, rate: Any, unbias1: Any, unbias2: Any, d: Any, v: Any, z: Any) -> Any:
+        slope = dW + W * self.weight_decay
+        square = v * self.beta2 + slope * slope * (1 - self.beta2)
+        distance = unbias1 / rate * (e.sqrt(square / unbias2) + self.epsilon)
+        leader = z * self.beta1 + slope * (1 - self.beta1) - (distance - d * self.beta1) * W
+        return -leader / distance, distance, square, leader
+
+
+OWN = {"adagrad": MXNetAdaGrad, "adamax": MXNetAdamax, "ftml": MXNetFTML}
+__all__ = ["OWN"]
