@@ -268,6 +268,13 @@ def measures_of(terms: Sequence[Term], asked: Sequence[Measured] | Mapping[str, 
     return measures
 
 
+def measure(measures: Measures, results: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
+    """Count a run, which gave these results."""
+    for term, metrics in measures:
+        for metric in metrics:
+            metric.update(preds=results[term.outputs[0]], labels=feeds[term.target])
+
+
 def zeroed(states: Mapping[str, Array], measures: Measures) -> None:
     """Count from nothing."""
     for name, array in states.items():

@@ -39,7 +39,7 @@ from .feeding import fed
 from .following import NO_BATCHES, Callback, Functions, Resumed, Run, check_repeatable, follow, states_of
 from .from_mxnet import take_up
 from .integers import with_integer_weights
-from .judged import METRICS, SEEN, Asked, Measures, judged, measures_of, terms_of, zeroed
+from .judged import METRICS, SEEN, Asked, judged, measure, measures_of, terms_of, zeroed
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metrics, StepMetrics
@@ -304,8 +304,8 @@ class Trainer:
 
     def join(self) -> Mapping[str, Any]:
         """Meet the other workers, as the first step does otherwise: all get the parameters of rank 0 or, in a job that
-        goes on after a worker has died (`mezzo launch --rejoin`), this one gets what the others have learned, and
-        their notes, which are returned. Every worker calls it, after `resume`."""
+        goes on after a death (`mezzo launch --rejoin`), this one what the others have learned, and their notes, which
+        are returned. Every worker calls it, after `resume`."""
         joined(self)
         return self.notes
 
@@ -341,7 +341,7 @@ class Trainer:
         for name, array in kept.items():
             self.states[name][...] = array
         if size:
-            self._measure(self._measures, found, fed)
+            measure(self._measures, found, fed)
         return loss
 
     def _together(self, run: Callable[[Session], Any], session: Session, exchange: Exchanging) -> Any:
@@ -497,16 +497,11 @@ class Trainer:
         zeroed(session.states, measures)
         for feeds in batches:
             fed, _ = self._fed(feeds)
-            self._measure(measures, session.run(fed), fed)
+            measure(measures, session.run(fed), fed)
         if self.exchange is None and not float(session.states[SEEN]):
             raise InputError("nothing to evaluate: no batches", where="evaluate", hint=NO_BATCHES)
         several = everywhere and self._team is None  # a team's first device has seen them all
         return metrics_of(session.states, measures, self.terms, self.exchange if several else None)
-
-    def _measure(self, measures: Measures, found: Mapping[str, Any], fed: Mapping[str, Any]) -> None:
-        for term, metrics in measures:
-            for metric in metrics:
-                metric.update(preds=found[term.outputs[0]], labels=fed[term.target])
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...ops.dataclasses import dataclass
 from ...ops.errors import ModelError, UnsupportedModel
+from ...ops.op import NO_ATTRIBUTES
 
 if TYPE_CHECKING:
     from .converter import Converter
 
 RULES: dict[str, Rule] = {}
-NO_ATTRIBUTES: Mapping[str, Any] = {}
 REQUIRED = inspect.Parameter.empty
 # How a library computes, and where: of no meaning here.
 WITHOUT_MEANING = {
