@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_worker_that_fails_by_itself_ends_the_job(tmp_path: Path, capfd: pytes
     )
     assert launch(members((sys.executable, str(script)), 2, 0, rejoin=True), restarts=1, grace=2.0) == 1
     said = capfd.readouterr().err
-    assert "ended with code 1: ValueError: no" in said
+    assert re.search("rank 1 (failed|ended with code 1): ValueError: no", said)  # by memory, or the scheduler
     assert "another takes its place" not in said
 
 
