@@ -10,7 +10,7 @@ import numpy as np
 
 from mezzo.ops import DType
 
-from .closed_forms import biased_zeros, normalized
+from .closed_forms import biased_zeros, gemm_of_no_depth, normalized
 from .random_answers import (
     Row,
     asked,
@@ -212,6 +212,7 @@ ROWS = [
         "the runtime fills neither mean nor deviation, and adds a skip of another batch", skipped),
     Row("DynamicQuantizeMatMul", empty, "of no depth the runtime answers with what its memory held",
         closed(lambda A, B, *others: np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (*others, 0, 0, 0)[2])),
+    Row("QGemm", empty, "of no depth the runtime answers with what its memory held", closed(gemm_of_no_depth)),
     Row("MatMulIntegerToFloat", empty, "of no depth the runtime answers with what its memory held",
         closed(biased_zeros)),
     Row("MultiHeadAttention Attention", lambda c: empty(c) and np.shape(c.xs[0])[-1] % c.sample.attrs["num_heads"] != 0,

@@ -6,7 +6,6 @@ everywhere, so that what fitted still does, most of the time: models that fit no
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -90,9 +89,7 @@ def modules() -> dict[str, list[Op]]:
     found: dict[str, list[Op]] = {}
     for o in OPS.values():
         if o.domain not in OWN and o.samples:
-            rule = inspect.getclosurevars(o.tree).nonlocals.get("rule", o.tree) if o.tree else o.reference
-            found.setdefault(rule.__module__.partition("ops.")[2], []).append(o)
-    assert found.keys() <= {*OPS.index.values(), "op"}
+            found.setdefault(OPS.index[o.domain, o.name], []).append(o)
     return found
 
 

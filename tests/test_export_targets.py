@@ -286,7 +286,7 @@ def test_each_operator_of_ours_comes_back_from_its_function(o: Op) -> None:
     graph, feeds = sample_graph(o, o.samples[0], fed="types")
     made = to_onnx(graph)
     onnx.checker.check_model(made)
-    assert [f.name for f in made.functions][-1:] == [o.name]
+    assert o.name in [f.name for f in made.functions]  # beside those that its body calls
     again, wanted = load_onnx(made), evaluate(graph, feeds)
     if o.name == "Fused":  # a chain of operators is no attribute that ONNX has: its links come back
         assert [n.op for n in again.nodes] == [link[1] for link in graph.nodes[0].attrs["chain"]]

@@ -176,7 +176,7 @@ LOSS_SAMPLES = [
     Sample([f32(2, 3), np.array([2, 0])]),
     *(Sample([f32(2, 3, 2), _TARGET, w], {"reduction": r}) for r in ("none", "sum", "mean") for w in (None, f32(3))),
     Sample([f32(2, 10, 2), _IGNORED], {"ignore_index": -1}),
-    Sample([f32(2, 10, 2), _IGNORED, np.linspace(1, 2, 10, dtype=np.float32)], {"ignore_index": 9}),
+    Sample([f32(2, 10, 2), np.abs(_IGNORED), np.linspace(1, 2, 10, dtype=np.float32)], {"ignore_index": 9}),
     Sample([f32(2, 10, 2), _IGNORED], {"ignore_index": -1, "reduction": "none"}),
 ]
 

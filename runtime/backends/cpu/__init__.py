@@ -21,7 +21,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.boxes", "best.Boxes", "NonMaxSuppression"),
     _later("numpy.keep_boxes", "best.Kept", "mezzo.KeepBoxes"),
     _later("numpy.detect_boxes", "best.Detections", "mezzo.DetectBoxes"),
-    _later("numpy.short_softmax", "softmax.ShortSoftmax", "Softmax"),
+    _later("numpy.short_softmax", "softmax.ShortSoftmax", "Softmax", remembers=True),
     _later("numpy.sum_squares", "reductions.SumSquares", "ReduceSumSquare"),
     _later("numpy.total_norm", "reductions.TotalNorm", "mezzo.TotalNorm"),
     _later("numpy.pad", "pad.Pad", "Pad", True),
