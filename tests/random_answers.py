@@ -176,6 +176,13 @@ def labels(case: Case) -> list[Any]:
     return [case.sample.attrs[a] for a in kinds_of if case.sample.attrs.get(a)]
 
 
+def labelled_outside(case: Case) -> bool:
+    """True for a label that is no class, and not left out."""
+    scores, target = case.xs[:2]
+    counted = target[target != case.sample.attrs.get("ignore_index", 0.5)]
+    return bool(counted.size) and not 0 <= counted.min() <= counted.max() < np.shape(scores)[1]
+
+
 def twice(dtype: DType, attrs: Mapping[str, Any]) -> bool:
     """Whether the pool lists an n-gram of one or two tokens twice."""
     pools = [attrs.get("pool_int64s"), attrs.get("pool_strings")]

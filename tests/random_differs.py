@@ -27,6 +27,7 @@ from .random_answers import (
     image_as_floats,
     kept_in_range,
     kinds,
+    labelled_outside,
     labels,
     linear_classifier,
     lowest,
@@ -169,6 +170,8 @@ ROWS = [
     Row("SplitToSequence", lambda c: len(c.xs) > 1 and np.ndim(c.xs[1]) == 1
         and np.sum(c.xs[1]) != np.shape(c.xs[0])[c.sample.attrs.get("axis", 0)],
         "parts that do not make up the axis: the reference takes what there is, the runtime refuses some", refused),
+    Row("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", labelled_outside,
+        "neither looks at what is no class", refused),
     Row("NegativeLogLikelihoodLoss", empty, "the runtime takes the mean of nothing for 0; the reference refuses",
         closed(lambda *xs, **_: np.float32(np.nan))),
     Row("LayerNormalization", lambda c: narrow(c) and c.sample.outputs > 1,
