@@ -79,7 +79,9 @@ def test_a_rank_that_is_killed_is_named_by_all() -> None:
     first, dead, third = processes("killed", 3)
     assert dead is None
     for kind, message, seconds in (first, third):
-        assert (kind, message) == ("PeerError", "rank 1 has died before all_reduce of float64[70001]")
+        assert kind == "PeerError"
+        # from a rank that hears of it at its next call, that the communicator has ended comes before
+        assert message.endswith("rank 1 has died before all_reduce of float64[70001]")
         assert seconds < 20
 
 
@@ -88,7 +90,8 @@ def test_a_rank_that_is_frozen_is_named_by_all_at_the_deadline() -> None:
     assert frozen is None
     for kind, message, seconds in (first, third):
         assert kind in ("DeadlineError", "PeerError")
-        assert message.startswith("rank 1 did not ")
+        # frozen within a call, it keeps rank 2 from ending that as well
+        assert message.startswith(("rank 1 did not ", "ranks 1, 2 did not end "))
         assert "within 1 s; rank 1 last called all_reduce of float64[70001]" in message
         assert seconds < 20
 
