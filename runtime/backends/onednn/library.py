@@ -20,10 +20,10 @@ from .contention import SPINNING, watchable
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
 OMP_PAUSE_SOFT = 1  # the team of the calling thread goes, and is made again when it is needed
 OFF = ("off", "0", "no")
-# How often an OpenMP thread without work looks again before it sleeps: for a millisecond, which spinning.py makes much
+# How often an OpenMP thread without work looks again before it sleeps: for 1 or 2 ms, which spinning.py makes much
 # shorter while others want the processors (a thousand times, since the policy is "active"); and what is borne where
 # nobody knows whether they do.
-SPINS = {"GOMP_SPINCOUNT": "20000", "OMP_WAIT_POLICY": "active"}
+SPINS = {"GOMP_SPINCOUNT": "50000", "OMP_WAIT_POLICY": "active"}
 UNWATCHED_SPINS = {"GOMP_SPINCOUNT": "5000"}
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
 _SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
