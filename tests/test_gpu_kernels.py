@@ -196,6 +196,17 @@ def test_answers(kernel: Generated) -> None:
 
 
 @on_the_processor
+def test_a_label_that_is_no_class_adds_nothing() -> None:
+    """The CPU refuses it. A kernel cannot raise, but none counts from the last class."""
+    kernel = next(k for k in GPU_KERNELS if k.name == "gpu.losses")
+    assert isinstance(kernel, Generated)
+    case = Case("SoftmaxCrossEntropyLoss", [f32(4, 5), np.array([1, -1, 5, -100])], {"reduction": "none"})
+    ((loss, *_),) = run_all([written_by(kernel, *question(case))])
+    assert loss[0] > 0
+    assert not loss[1:].any()
+
+
+@on_the_processor
 @families
 def test_answers_in_narrow_floats(kernel: Generated) -> None:
     """The cases of the family's own list in float16 and bfloat16 by turns."""

@@ -1,7 +1,7 @@
 """Losses of classes: NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and its gradient.
 
 Losses of the samples are added in one order: by the blocks of one launch, and by one block of a second one where there
-are many. A label below zero counts from the last class; one that is no class adds nothing, since a kernel cannot raise.
+are many. A label that is no class adds nothing, since a kernel cannot raise.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ class _Samples:
             weight = self.element.read("weights[label]")
         lines = [
             f"const long long named = labels[{sample}];",
-            f"const int label = (int)(named < -{classes} || named >= {classes} ? -1 : named < 0 ? named + {classes} : "
-            "named);",
+            f"const int label = (int)(named < 0 || named >= {classes} ? -1 : named);",
         ]
         beside = "label < 0"
         if self.ignored is not None:
