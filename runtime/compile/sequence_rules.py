@@ -21,7 +21,9 @@ from .template import Traced
 USUAL = ["Sigmoid", "Tanh", "Tanh"]
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 X, W, R, B, LENGTHS, H, C, P = range(8)
-SHUT = 1e4  # behind a sigmoid, 1, and its negative 0, whatever else the gate reads
+# Behind a sigmoid 1, and its negative 0, whatever else the gate reads: cells grow with the steps, and a peephole reads
+# them. It is finite in the type, since 0 times infinity would be NaN where nothing is to be shut.
+SHUT, NARROW_SHUT = 1e30, 3e4
 
 
 def walked_axes(traced: Traced) -> Iterator[Any]:
@@ -170,7 +172,8 @@ def _closed_behind(g: PaddedGraph, node: Node, x: str, w: str, attrs: dict[str, 
 
     def with_column() -> Array:
         gates = np.zeros((1, 4, weights.shape[1] // 4, 1), weights.dtype)
-        gates[:, 0], gates[:, 2] = -SHUT, SHUT  # nothing comes in, nothing is forgotten
+        shut = NARROW_SHUT if weights.dtype == np.float16 else SHUT
+        gates[:, 0], gates[:, 2] = -shut, shut  # nothing comes in, nothing is forgotten
         return np.concatenate([weights, gates.reshape(1, -1, 1)], 2)
 
     wide = f"{w}@closed"
