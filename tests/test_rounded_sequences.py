@@ -130,6 +130,16 @@ def test_forms_of_lstms(form: str, direction: str) -> None:
     walked(layer("LSTM", direction, **more), 4)
 
 
+def test_large_cells_behind_peepholes_open_no_gate() -> None:
+    graph = layer("LSTM", "forward", peepholes=True, states=True, wanted=(0, 1, 2))
+    exact, auto = Session(graph), Session(graph, buckets="auto")
+    for length in LENGTHS:
+        feeds = fed(graph, 2, length, RNG)
+        feeds["state1"] *= 1e5
+        alike(auto.run(feeds).values(), exact.run(feeds).values())
+    assert auto.stats().rounded
+
+
 @pytest.mark.parametrize("more", [{"linear_before_reset": 1}, {"lengths": True}, {"states": True, "layout": 1}])
 def test_forms_of_grus(more: dict[str, Any]) -> None:
     walked(layer("GRU", "bidirectional", **more), 4)
