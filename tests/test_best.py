@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mezzo.ops import Context, DType, Tensor
+from mezzo.ops.errors import ShapeError
 from mezzo.ops.types import Array
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
@@ -104,6 +105,13 @@ def test_what_a_detector_sees(anchors: int, classes: int, most: int) -> None:
     for more in ({}, {"together": 1, "clip": 0}, {"overlap": 0.0}, {"threshold": 0.9}):
         settings: dict[str, Any] = {"overlap": 0.3, "most": most, **more}
         compared("DetectBoxes", [scores, shifts, given], "numpy.detect_boxes", domain="mezzo", **settings)
+
+
+def test_a_detector_of_the_background_alone_is_refused() -> None:
+    g, kinds = GraphBuilder(), [Tensor(DType.FLOAT, dims) for dims in ((1, 1, 3), (1, 12), (1, 3, 4))]
+    given = [g.input(f"x{i}", kind) for i, kind in enumerate(kinds)]
+    with pytest.raises(ShapeError, match="no class beside the background"):
+        Session(g.graph([g.op("DetectBoxes", *given, domain="mezzo")]))
 
 
 @pytest.mark.parametrize("shape", [(300, 3), (2, 256, 8), (256, 2)])

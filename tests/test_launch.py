@@ -186,10 +186,13 @@ def test_a_worker_is_blamed_before_those_who_heard_of_it(
     assert "scheduler ended with exit code 1" in capfd.readouterr().err
 
 
-def test_who_was_killed_is_blamed_before_who_heard_of_it(capfd: pytest.CaptureFixture[str]) -> None:
-    """A signal is nobody else's doing, whatever role the process has."""
-    killed = "import os, signal, time; time.sleep(0.1); os.kill(os.getpid(), signal.SIGKILL)"
-    job = [member(killed, role="server"), member("import sys; sys.exit(1)"), member(SLEEP, rank=1)]
+def test_who_was_killed_is_blamed_before_who_heard_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A signal is nobody else's doing, whatever role the process has; here it comes right after the other's end."""
+    awaited = "import os, signal, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.005)\n"
+    killed = awaited + "time.sleep(0.02); os.kill(os.getpid(), signal.SIGKILL)"
+    fails = "import sys; open(sys.argv[1], 'w').close(); sys.exit(1)"
+    heard = tmp_path / "heard"
+    job = [member(killed, heard, role="server"), member(fails, heard), member(SLEEP, rank=1)]
     assert launch(job) == 128 + signal.SIGKILL
     assert "server 0 ended by SIGKILL" in capfd.readouterr().err
 

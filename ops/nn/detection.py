@@ -302,7 +302,9 @@ def _(scores: Tensor, shifts: Tensor, anchors: Tensor) -> Tensor:
     has_rank(scores, 3)
     has_rank(shifts, 2)
     has_rank(anchors, 3)
-    batch, _, n = scores.dims or (None, None, None)
+    batch, classes, n = scores.dims or (None, None, None)
+    if classes in (0, 1):
+        raise ShapeError(f"{scores} has no class beside the background")
     if anchors.dims is not None:
         same(anchors.dims[2], 4, f"{anchors} holds no boxes")
         n = same(n, anchors.dims[1], f"{scores} are not one for each of the anchors {anchors}")

@@ -17,6 +17,7 @@ class ShortSoftmax(Listed):
 
     name = "numpy.short_softmax"
     operators = listed("Softmax")
+    remembers = True
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x = request.inputs[0]
