@@ -108,3 +108,17 @@ def test_arrays_have_mxnets_keywords_and_rounding() -> None:
     assert nd.clip(nd.array([1, 5]), a_min=2, a_max=3).asnumpy().tolist() == [2, 3]
     assert nd.repeat(nd.array([1, 2]), repeats=2).asnumpy().tolist() == [1, 1, 2, 2]
     assert nd.tile(nd.array([1, 2]), reps=(2,)).asnumpy().tolist() == [1, 2, 1, 2]
+
+
+def test_names_are_counted_in_each_scope() -> None:
+    def named() -> list[str]:
+        return [mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=2).name for _ in range(2)]
+
+    scopes: list[Any] = [mx.name.NameManager(), mx.name.NameManager(), mx.name.Prefix("p_")]
+    outside, counted = named(), []
+    for scope in scopes:
+        with scope:
+            counted.append(named())
+    own = ["fullyconnected0", "fullyconnected1"]
+    assert counted == [own, own, [f"p_{name}" for name in own]]
+    assert not {*named()} & {*outside}

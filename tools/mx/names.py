@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from ...sym.expression import NAMES
+from ...sym.expression import NAMES, Names
 
 
 class NameManager:
     """Names of what has none: the operator's, and a number. `with NameManager():` counts anew."""
 
-    def __init__(self) -> None:
-        self._before: list[NameManager] = []
+    def __init__(self, names: Names | None = None) -> None:
+        self._names, self._before = names or Names(), list[NameManager]()
 
     def get(self, name: str | None, hint: str) -> str:
         """The name that is given, or a new one."""
-        return name or NAMES.fresh(hint.lower().lstrip("_"))
+        return name or self._names.fresh(hint.lstrip("_"))
 
     def __enter__(self) -> Self:
         self._before.append(MANAGER.current)
@@ -54,7 +54,7 @@ class AttrScope:
 
 
 class _Manager(threading.local):
-    current: NameManager = NameManager()
+    current: NameManager = NameManager(NAMES)
 
 
 class _Attributes(threading.local):
