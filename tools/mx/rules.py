@@ -1,21 +1,15 @@
-"""Update rules of MXNet that are none of ours, or differ from ours in what they mean."""
+"""Update rules of MXNet that are none of ours, or differ from ours in what they mean. They are not registered: no name
+leads to them, and a store is told the rule."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...ops.dataclasses import dataclass
 from ...runtime import optimizer
-from ...runtime.optimizer.record import KINDS
 
 
-def _apart(kind: Any) -> Any:
-    """The class as an optimizer that no name leads to: it tells stores its rule."""
-    made = optimizer.register(kind)
-    del KINDS[made.__name__]
-    return made
-
-
-@_apart
+@dataclass(frozen=True, kw_only=True)
 class MXNetAdaGrad(optimizer.Optimizer):
     """AdaGrad with epsilon under the root, and weight decay beside the step."""
 
@@ -27,7 +21,7 @@ class MXNetAdaGrad(optimizer.Optimizer):
         return W - rate * (dW / e.sqrt(s + self.epsilon) + W * self.weight_decay), s
 
 
-@_apart
+@dataclass(frozen=True, kw_only=True)
 class MXNetAdamax(optimizer.Optimizer):
     """Adam by the largest of gradients (Kingma and Ba 2014, section 7.1)."""
 
@@ -44,7 +38,7 @@ class MXNetAdamax(optimizer.Optimizer):
         return W - rate / unbias * m / (u + 1e-8), m, u
 
 
-@_apart
+@dataclass(frozen=True, kw_only=True)
 class MXNetFTML(optimizer.Optimizer):
     """Follow the moving leader (Zheng and Kwok 2017)."""
 
