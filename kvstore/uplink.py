@@ -474,10 +474,10 @@ class Uplink:
         if self.failure is not None:
             return
         self.failure = error
+        self.failed(error)  # before an operation ends: whoever hears of that asks why
         for waiting in self._operations.values():
             while waiting:
                 waiting.popleft().done(error)
-        self.failed(error)
 
 
 def _ignore(error: MezzoError) -> None:

@@ -43,6 +43,12 @@ def test_every_seed_holds(part: int) -> None:
     )
 
 
+# A worker heard that a key was not declared before it heard that the job had failed, and did not come again
+@pytest.mark.parametrize("seed", [1_001_908, 1_002_296, 1_006_418, 1_007_867, 1_008_163, 1_008_439])
+def test_seeds_that_failed_once_hold(seed: int) -> None:
+    assert not simulate(seed).violations
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("part", SOAK_PARTS)
 def test_many_seeds_hold(part: int) -> None:
