@@ -163,6 +163,9 @@ CASES: dict[str, Callable[[], Case]] = {
         _draft("binary", ("binary_mul",), *[_m(2, 20, 3, 1, layout="aBcd16b")] * 3), np.multiply),
     "prelu, slopes in blocks of four": lambda: (
         _draft("prelu_forward", (), *[_m(2, 17, 3, 3, layout="aBcd4b")] * 3), lambda x, a: np.where(x < 0, a * x, x)),
+    "prelu, slopes of channels": lambda: (
+        _draft("prelu_forward", (), _m(2, 6, 3, 4, layout="adbc"), _m(1, 6, 1, 1), _m(2, 6, 3, 4, layout="adbc")),
+        lambda x, a: np.where(x < 0, a * x, x)),
     "matmul, strides of size 1": lambda: (
         _draft("matmul", (), _m(1, 7), _m(7, 6), _m(1, 6, strides=(1, 1))), lambda x, w: x @ w),
     "matmul, two rows in bfloat16": lambda: (

@@ -171,3 +171,13 @@ def test_an_image_resized_to_one_pixel(dims: str, mode: str, pixels: tuple[int, 
     sizes = g.const(np.array([1, 3, *ones]))
     y = g.Resize(g.input("x", f32(1, 3, *pixels)), None, None, sizes, mode=mode, nearest_mode="ceil")
     check(g.graph([g.Mul(y, numbers(1, 3, *ones) if dims == "channels" else g.input("c", f32(1, 3, *ones)))]))
+
+
+@pytest.mark.parametrize("perm", [(0, 2, 3, 1), (1, 2, 3, 0)])
+def test_slopes_of_channels_of_turned_images(perm: tuple[int, ...]) -> None:
+    """Other channels' slopes were taken where the channels came neither second nor last in memory."""
+    dims = [0] * 4
+    for i, p in enumerate(perm):
+        dims[p] = (2, 6, 3, 4)[i]
+    g = GraphBuilder()
+    check(g.graph([g.PRelu(g.Transpose(g.input("x", f32(*dims)), perm=perm), numbers(6, 1, 1))]))

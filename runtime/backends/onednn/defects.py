@@ -149,6 +149,11 @@ def _slopes_in_fours(draft: Draft, implementation: str, result: Memory) -> bool:
     return _fours(result) and draft.operands[1].memory.dims == result.dims and result.dims[1] % 4 > 0
 
 
+def _slopes_out_of_order(draft: Draft, implementation: str, result: Memory) -> bool:
+    """Slopes of channels are read as if channels came second or last."""
+    return _order(result) == "otherwise" and _channels(result, draft.operands[1].memory)
+
+
 def _few_rows_apart(draft: Draft, implementation: str, result: Memory) -> bool:
     """Of float32 operands whose matrices lie into each other, with two or three rows, tiles get copies of other
     numbers, and what lies beyond is overwritten."""
@@ -184,6 +189,8 @@ WRONG: Final = (
     WrongPrimitive("binary", "oneDNN writes beyond blocks of four numbers of 16 bits", _halves_in_fours),
     WrongPrimitive("binary", "oneDNN's binary reference mistakes the padding of blocks", _padding_overwritten),
     WrongPrimitive("prelu_forward", "oneDNN mistakes slopes in blocks of four with padding", _slopes_in_fours),
+    WrongPrimitive("prelu_forward", "oneDNN mistakes slopes of channels in another order of axes",
+                   _slopes_out_of_order),
 )  # fmt: skip
 
 KINDS: Final = frozenset(d.kind for d in (*DEFECTS, *WRONG))
