@@ -470,4 +470,5 @@ def _off(got: Any, want: Any) -> str:
     if got.shape != want.shape:
         return f"has shape {got.shape} instead of {want.shape}"
     worst, most = np.abs(got.astype(np.float64) - want).max(initial=0), np.abs(want).max(initial=0)
-    return "" if worst <= TOLERANCE * most else f"off by {worst:.3g} of {most:.3g}"
+    scale = max(most, 1.0)  # as large as what sums and differences are made of, which may cancel out
+    return "" if worst <= TOLERANCE * scale else f"off by {worst:.3g} of {most:.3g}"
