@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from mezzo.kvstore import wire
 from mezzo.kvstore.address import Address, written
+from mezzo.kvstore.gate import TRIES
 from mezzo.kvstore.loop import READ, WRITE, Loop
 from mezzo.kvstore.stream import Frame
 from mezzo.ops.errors import DeadlineError, MezzoError, PeerError
@@ -224,6 +225,7 @@ class Doors:
         world, network, me = self.world, self.network, self.world.current
         end, where = world.now + deadline, f"{who} at {written(address)}"
         call: Call | None = None
+        tries = TRIES
         late = end if patience is None else world.now + patience
         while world.now < (late if call is None else end):
             door = network.listeners.get(written(address))
@@ -235,7 +237,10 @@ class Doors:
             if call is not None and call.end is not None:
                 return call.end
             if call is not None and call.refused:
-                raise PeerError(f"{CLOSED} before the handshake had ended", where=where)
+                tries -= 1
+                if not tries:
+                    raise PeerError(f"{CLOSED} before the handshake had ended", where=where)
+                call, late = None, end if patience is None else min(end, world.now + patience)
         why = "nobody listens" if call is None else "the handshake has not ended"
         raise DeadlineError(f"{why} within {deadline:g} s", where=where)
 
