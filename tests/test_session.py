@@ -249,6 +249,7 @@ def test_a_state_that_its_writer_may_overwrite_is_not_copied() -> None:
         ({"image": "zero"}, "string"),
         ({"image": [[1, 2], [3]]}, "no array"),
         ({"image": object()}, ""),
+        ({"image": None}, "is None"),
     ],
 )
 def test_wrong_feeds(feeds: dict[str, Any], said: str) -> None:
@@ -259,6 +260,24 @@ def test_wrong_feeds(feeds: dict[str, Any], said: str) -> None:
     assert caught.value.where
     assert "image: float32[batch,1,8,8]" in caught.value.hint
     assert session(held_out().inputs[:1]).shape == (1, 10)
+
+
+def test_arrays_that_are_not_given_by_name() -> None:
+    session, zeros = mz.load(digits_model()), np.zeros((1, 1, 8, 8), np.float32)
+    for _ in range(3):  # later runs take other ways
+        for feeds in ([zeros], (zeros,), zeros, None, 3, {"image"}):
+            with pytest.raises(mz.InputError, match="feeds are a mapping, not a"):
+                session.run(feeds)  # type: ignore[arg-type]
+        for buffers in ([zeros], zeros, ()):
+            with pytest.raises(mz.InputError, match="outputs are a mapping, not a"):
+                session.run({"image": zeros}, outputs=buffers)  # type: ignore[arg-type]
+        for names in ("logits", 3, [None], [["logits"]]):
+            with pytest.raises(mz.InputError, match="names are a list of outputs, not"):
+                session.run({"image": zeros}, names=names)  # type: ignore[arg-type]
+        session.run({"image": zeros})
+    for sizes in (3, "1188", (-1, 1, 8, 8), (1.5, 1, 8, 8)):
+        with pytest.raises(mz.InputError, match="no shape of the input 'image'"):
+            session.warmup({"image": sizes})  # type: ignore[dict-item]
 
 
 def test_all_misfits_are_told_at_once_and_named_dims_agree() -> None:

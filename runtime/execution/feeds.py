@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,18 @@ def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.fr
     return arrays
 
 
+def by_name(owner: str, feeds: Any, outputs: Any, names: Any) -> None:
+    """Raise InputError for feeds and buffers that are not given by name, and for names that are no list of them."""
+    for what, given in (("feeds", feeds), ("outputs", {} if outputs is None else outputs)):
+        if not isinstance(given, Mapping):
+            text = f"{what} are a mapping, not a {type(given).__name__}"
+            raise InputError(text, where=owner, hint="give {name: array}")
+    if names is None:
+        return
+    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
+        raise InputError(f"names are a list of outputs, not {names!r}", where=owner, hint="give [name]")
+
+
 def chosen(signature: Signature, names: Sequence[str] | None) -> tuple[str, ...]:
     """The outputs that a run computes: those named, or all. InputError lists names that the model does not have."""
     unknown = [repr(n) for n in names or () if n not in signature.outputs]
@@ -67,6 +79,10 @@ def planned_types(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> 
         takes = ", ".join(f"{n}: {t}" for n, t in known.items())
         text = f"there is no input {', '.join(unknown)} with a shape"
         raise InputError(text, where=signature.name, hint=f"the model takes {takes or 'no inputs'}")
+    for name, sizes in shapes.items():
+        if not isinstance(sizes, Sequence) or not all(isinstance(d, (int, np.integer)) and d >= 0 for d in sizes):
+            text, hint = f"{sizes!r} is no shape of the input {name!r}", f"it is {known[name]}"
+            raise InputError(text, where=signature.name, hint=hint)
     return {
         n: t.of(tuple(int(d) for d in shapes[n])) if n in shapes and isinstance(t, Tensor) else t
         for n, t in known.items()
@@ -98,6 +114,8 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
             value = taken(value)
             if not isinstance(value, np.ndarray):
                 return value
+        if value is None:
+            raise TypeError("it is None")
         # Python numbers and lists take the input's type; other arrays keep theirs, which is then checked
         value = np.asarray(value, type.dtype.numpy if isinstance(value, (bool, int, float, list, tuple)) else None)
     elif value.__class__ is not np.ndarray and np.ma.is_masked(value):

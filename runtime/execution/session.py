@@ -34,7 +34,7 @@ from ..memory.pool import Pool
 from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
-from .feeds import checked, chosen, planned_types, signature_type
+from .feeds import by_name, checked, chosen, planned_types, signature_type
 from .fitting import AS_THEY_ARE, ProvenBuckets, fitting
 from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
@@ -367,9 +367,7 @@ class Session:
             return None
         with self.device.making_ahead(self._options.onednn):
             executable, reason = self._stored.find(self._options, outputs, types, self.budget)
-        if executable is None:
-            executable = replace(self._specialised(outputs, types), origin=f"graph ({reason})")
-        return executable
+        return executable or replace(self._specialised(outputs, types), origin=f"graph ({reason})")
 
     def save(
         self, path: str | os.PathLike[str], *, portable: bool = False, source: str = "", producer: str = ""
@@ -436,6 +434,8 @@ class Session:
         """
         if self._process != _here:
             self._claim()
+        if feeds.__class__ is not dict or outputs is not None or names is not None:
+            by_name(self._owner, feeds, outputs, names)
         if self._often and self._exact is not None:
             return self._exact.run(
                 feeds, names=names, outputs=outputs, deadline=deadline, cancel=cancel, observe=observe,
