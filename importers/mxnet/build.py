@@ -219,4 +219,5 @@ class _Builder:
             c.stem = stem
             return results
 
-        return Part(len(symbol.arguments()), write)
+        uses = tuple((n.op, n.attrs) for n in symbol.nodes if not n.variable)
+        return Part(len(symbol.arguments()), write, uses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,12 @@ def element_type(name: Any) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A subgraph of the node that is being written: how many inputs it has, and what writes it with a converter and
-    operands, and returns its results."""
+    """A subgraph of the node that is being written: how many inputs it has, what writes it with a converter and
+    operands, and returns its results, and its operators with their attributes."""
 
     inputs: int
     write: Callable[[Converter, Sequence[str]], list[str]]
+    uses: tuple[tuple[str, Mapping[str, str]], ...] = ()
 
 
 class Converter(TypedBuilder):

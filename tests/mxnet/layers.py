@@ -503,3 +503,48 @@ case("pool by position", "_contrib_PSROIPooling", normal(2, 18, 7, 8), _regions(
      output_dim=2, pooled_size=3)  # fmt: skip
 case("pool by fewer groups", "_contrib_PSROIPooling", normal(2, 12, 7, 8), _regions(6, 30.0), spatial_scale=0.25,
      output_dim=3, pooled_size=4, group_size=2)  # fmt: skip
+for _name, _settings in {
+    "": {}, " with parts": {"part_size": 2, "sample_per_part": 3}, " of one group": {"group_size": 1},
+}.items():  # fmt: skip
+    _attrs = {"spatial_scale": 0.25, "output_dim": 4, "group_size": 3, "pooled_size": 3, "trans_std": 0.1,
+              "sample_per_part": 2} | _settings  # fmt: skip
+    _channels, _part = 4 * _attrs["group_size"] ** 2, _attrs.get("part_size", 3)
+    case(f"pool by shifted position{_name}", "_contrib_DeformablePSROIPooling", normal(2, _channels, 7, 8),
+         _regions(6, 30.0), normal(6, 4, _part, _part), **_attrs)  # fmt: skip
+case("pool by samples of position", "_contrib_DeformablePSROIPooling", normal(2, 36, 7, 8), _regions(6, 40.0),
+     spatial_scale=0.25, output_dim=4, group_size=3, pooled_size=3, no_trans=True, sample_per_part=4)  # fmt: skip
+case("align by position", "_contrib_ROIAlign", normal(2, 18, 7, 8), _regions(6, 30.0), spatial_scale=0.25,
+     pooled_size=(3, 3), sample_ratio=2, position_sensitive=True)  # fmt: skip
+
+
+def _turned(count: int, size: float) -> Draw:
+    """Pictures, middles, sizes, degrees."""
+
+    def draw(r: np.random.Generator) -> Any:
+        columns = [r.integers(0, 2, count), *r.uniform(0, size, (2, count)), *r.uniform(2, size, (2, count)),
+                   r.uniform(-180, 180, count)]  # fmt: skip
+        return np.stack(columns, 1).astype(np.float32)
+
+    return draw
+
+
+case("align turned", "_contrib_RROIAlign", normal(2, 3, 9, 8), _turned(6, 30.0), pooled_size=(3, 2), spatial_scale=0.25,
+     sampling_ratio=2)  # fmt: skip
+
+# Targets of boxes
+
+for _name, _settings in {"": {}, " of few": {"topk": 2}, " of low": {"is_ascend": True, "threshold": 0.7}}.items():
+    case(f"pairs{_name}", "_contrib_bipartite_matching", uniform(2, 5, 3, low=0, high=1), outs=2,
+         **{"threshold": 0.3, **_settings})  # fmt: skip
+case("pairs of equals", "_contrib_bipartite_matching", whole(3, 6, 4), threshold=0.5, outs=2)
+case("pairs of batches", "_contrib_bipartite_matching", normal(2, 2, 3, 4), threshold=-0.5, outs=2)
+case("box encode", "_contrib_box_encode", whole(2, 2, 6, low=-1), whole(4, 2, 6), boxes(2, 6), boxes(2, 4),
+     array([0.1, 0, 0, 0.2]), array([0.1, 0.1, 0.2, 0.2]), outs=2)  # fmt: skip
+
+# Histograms
+
+case("histogram", "_histogram", normal(4, 50), bin_cnt=7, range=(-1.5, 2.0), outs=2)
+case("histogram of ends", "_histogram", whole(6, 40), bin_cnt=5, range=(0, 5), outs=2)
+case("histogram of whole numbers", "_histogram", whole(9, 40, dtype="int32"), bin_cnt=4, range=(1, 7), outs=2)
+case("histogram of one", "_histogram", whole(3, 20), bin_cnt=4, range=(1, 1), outs=2)
+case("histogram by bounds", "_histogram", normal(60), array([-1.0, -0.5, 0.25, 2.0]), outs=2)

@@ -9,18 +9,20 @@ from . import (
     detection,
     draws,
     elementwise,
+    fused,
     indexing,
     nn,
     numpy_elements,
     numpy_shapes,
     quantised,
     reductions,
+    regions,
     rnn,
     shapes,
     vision,
 )
 
 __all__ = [
-    "RULES", "algebra", "boxes", "control", "ctc", "detection", "draws", "elementwise", "indexing", "nn",
-    "numpy_elements", "numpy_shapes", "quantised", "reductions", "rnn", "shapes", "vision",
+    "RULES", "algebra", "boxes", "control", "ctc", "detection", "draws", "elementwise", "fused", "indexing", "nn",
+    "numpy_elements", "numpy_shapes", "quantised", "reductions", "regions", "rnn", "shapes", "vision",
 ]  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ....ops import DType
-from ....ops.errors import UnsupportedModel
+from ....ops.errors import ModelError, UnsupportedModel
 from ..converter import Converter, Value, element_type
 from ..rules import rule
 
@@ -190,3 +192,21 @@ def softmax_cross_entropy(c: Converter, data: str, label: str) -> Any:
     logs = c.LogSoftmax(data, axis=1)
     picked = c.GatherElements(logs, c.unsqueeze(c.whole(label), 1), axis=1)
     return c.reshape(c.Neg(c.ReduceSum(picked, keepdims=0)), [1])
+
+
+@rule("_histogram")
+def histogram(c: Converter, data: str, bins: str | None = None, *, bin_cnt: Any = None, range: Any = None) -> Any:
+    """How many elements lie between each two of the bounds, the last of which belongs to the last bin; and the
+    bounds."""
+    if bins is None:
+        if not isinstance(bin_cnt, int) or not isinstance(range, tuple) or len(range) != 2 or bin_cnt < 1:
+            raise ModelError(f"a histogram of {bin_cnt!r} bins in {range!r}")
+        low, high = (v + (s if range[0] == range[1] else 0) for v, s in zip(range, (-0.5, 0.5), strict=True))
+        steps = np.arange(bin_cnt + 1)
+        bins = c.array((high * steps + low * (bin_cnt - steps)) / bin_cnt, data)
+    flat = c.reshape(data, [-1, 1])
+    within = c.LessOrEqual(flat, c.slice(bins, 0, -1, None))
+    reached = c.And(c.GreaterOrEqual(flat, c.slice(bins, 0, 0, -1)), within)
+    counts = c.ReduceSum(c.cast(reached, DType.INT64), c.ints(0), keepdims=0)
+    beyond = c.Pad(c.slice(counts, 0, 1, None), c.ints(0, 1))
+    return c.constant(c.Sub(counts, beyond)), c.Identity(bins)

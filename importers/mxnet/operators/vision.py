@@ -135,10 +135,8 @@ def roi_align(
     position_sensitive: bool = False,
     aligned: bool = False,
 ) -> Any:
-    if position_sensitive:
-        raise UnsupportedModel("position-sensitive ROIAlign is not carried")
     high, wide = spread(pooled_size, 2, 1)
-    return c.RoiAlign(
+    means = c.RoiAlign(
         data,
         c.slice(rois, 1, 1, 5),
         c.whole(c.squeeze(c.slice(rois, 1, 0, 1), 1)),
@@ -149,6 +147,11 @@ def roi_align(
         mode="avg",
         coordinate_transformation_mode="half_pixel" if aligned else "output_half_pixel",
     )
+    if not position_sensitive:
+        return means
+    apart = c.reshape(means, [0, -1, high * wide, high * wide])  # each bin reads a channel of its own
+    own = c.Expand(c.const(np.arange(high * wide).reshape(1, 1, 1, -1)), c.shape_of(c.slice(apart, 2, 0, 1)))
+    return c.reshape(c.GatherElements(apart, own, axis=2), [0, -1, high, wide])
 
 
 def _deformable(
