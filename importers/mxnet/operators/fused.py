@@ -19,14 +19,14 @@ NEVER_BELOW = {"clip", "square", "sqrt", "exp", "abs"}  # fused operators whose 
 
 
 def _unsigned(op: str, attrs: Mapping[str, str]) -> bool:
-    """Whether results of this operator become unsigned bytes."""
+    """Say whether results of this operator become unsigned bytes."""
     if op == "Activation":
         return attrs.get("act_type") in ("relu", "sigmoid", "softrelu")
     return op in NEVER_BELOW or (op == "LeakyReLU" and literal(attrs.get("slope", "0.25")) == 0)
 
 
 def _factor(c: Converter, part: Part, values: Sequence[str]) -> Value:
-    """What a fused normalisation multiplies each channel of the weight by."""
+    """Factors that a fused normalisation has for the channels of the weight."""
     told = dict(part.uses)
     first = 2 if literal(told["Convolution"].get("no_bias", "False")) else 3
     gamma, variance = values[first], values[first + 3]

@@ -191,7 +191,7 @@ def calibrated(c: Converter, floats: str, low: float, high: float, kind: DType) 
 
 
 def reach_of_products(c: Converter, *ranges: str, data: DType = DType.INT8) -> Value:
-    """What products of two operands of bytes reach in whole numbers of 32 bits; one is signed, and one of `data`."""
+    """The range of whole numbers of 32 bits for products of signed bytes and bytes of the type `data`."""
     both = c.Mul(_reach(c, *ranges[:2]), _reach(c, *ranges[2:4]))
     return c.Mul(both, c.const(STEPS[DType.INT32] / WHOLE[DType.INT8] / WHOLE[data], DType.FLOAT))
 

@@ -196,7 +196,7 @@ def softmax_cross_entropy(c: Converter, data: str, label: str) -> Any:
 
 @rule("_histogram")
 def histogram(c: Converter, data: str, bins: str | None = None, *, bin_cnt: Any = None, range: Any = None) -> Any:
-    """How many elements lie between each two of the bounds, the last of which belongs to the last bin; and the
+    """Counts of the elements between each two of the bounds, the last of which belongs to the last bin; and the
     bounds."""
     if bins is None:
         if not isinstance(bin_cnt, int) or not isinstance(range, tuple) or len(range) != 2 or bin_cnt < 1:

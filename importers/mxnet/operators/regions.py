@@ -206,7 +206,7 @@ def _between(c: Converter, data: str, leading: Sequence[str], places: Sequence[s
 
 
 def _inside(c: Converter, place: str, size: str, low: float, beyond: float) -> Value:
-    """Whether places are from `low` to the size and `beyond`."""
+    """Truths: places from `low` to the size and `beyond`."""
     high = c.Add(c.cast(size, c.dtype(place)), c.number(beyond, place))
     return c.And(c.GreaterOrEqual(place, c.number(low, place)), c.LessOrEqual(place, high))
 
