@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mezzo
@@ -122,3 +123,20 @@ def test_names_are_counted_in_each_scope() -> None:
     own = ["fullyconnected0", "fullyconnected1"]
     assert counted == [own, own, [f"p_{name}" for name in own]]
     assert not {*named()} & {*outside}
+
+
+def test_decay_of_a_rule_of_mxnet() -> None:
+    """A module takes rules that have no name of ours, and leaves biases without decay."""
+    symbol = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=1, name="fc"))
+    rows = mx.io.NDArrayIter(
+        np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32), 4, label_name=symbol.list_arguments()[-1]
+    )
+    module = mx.mod.Module(symbol, label_names=[rows.provide_label[0].name])
+    module.bind(rows.provide_data, rows.provide_label)
+    module.init_params(mx.init.One(), arg_params={"fc_bias": mx.nd.zeros(1)}, allow_missing=True)
+    module.init_optimizer(optimizer="adagrad", optimizer_params={"learning_rate": 0.5, "wd": 0.1})
+    module.forward_backward(next(rows))
+    module.update()
+    params = module.get_params()[0]
+    np.testing.assert_allclose(params["fc_weight"].asnumpy(), 1 - 0.5 * 0.1, rtol=1e-6)
+    assert params["fc_bias"].asnumpy() == 0

@@ -97,16 +97,18 @@ def take_up(
 def _kept(read: OptimizerStates, optimizer: Optimizer, where: str) -> Kept:
     """The states of MXNet's optimizer; InputError where ours is another one, or has other settings."""
     ours = "NAG" if isinstance(optimizer, SGD) and optimizer.nesterov else optimizer.kind
+    theirs = getattr(optimizer, "mxnet", "")  # a rule of MXNet's keeps what MXNet's does
+    kinds = {theirs: Kept(ours, KINDS[theirs].slots)} if theirs else KINDS
     if read.optimizer:
-        kept = KINDS.get(read.optimizer)
+        kept = kinds.get(read.optimizer)
         if kept is None:
             said = f"what {read.optimizer} of MXNet keeps is not taken up"
-            raise InputError(said, where=where, hint=f"there are {', '.join(KINDS)}; train on from the parameters")
+            raise InputError(said, where=where, hint=f"there are {', '.join(kinds)}; train on from the parameters")
         if kept.ours != ours:
             said = f"the states are those of {read.optimizer}, the trainer's optimizer is {ours}"
             raise InputError(said, where=where, hint=f"make the trainer with mz.optimizer.{kept.ours}")
     else:
-        kept = next((k for k in KINDS.values() if k.ours == ours), None)
+        kept = next((k for k in kinds.values() if k.ours == ours), None)
         if kept is None:
             raise InputError(f"MXNet has no optimizer with the states of {ours}", where=where, hint=HINT)
     for theirs, name in SETTINGS.items():

@@ -21,6 +21,15 @@ def _list(x: Any) -> list[Any]:
     return list(x) if isinstance(x, list | tuple) else [x]
 
 
+def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> Any:
+    """Compare how many labels and answers there are, or their shapes; `wrap` makes lists of single ones. Raises
+    InputError where they differ."""
+    one, two = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
+    if one != two:
+        raise InputError(f"labels of {one} for answers of {two}", where="check_label_shapes", hint="give one for each")
+    return (_list(labels), _list(preds)) if wrap else (labels, preds)
+
+
 class EvalMetric:
     """Base of metrics: a sum and a count, which `update` adds to. Subclasses of yours may keep both themselves."""
 

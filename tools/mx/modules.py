@@ -337,9 +337,9 @@ class Module(BaseModule):
         return [n for n in self._learnt if n in self._executor.grad_dict]
 
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
-        feeds = dict(zip(self.data_names, data_batch.data, strict=False))
-        if data_batch.label:
-            feeds |= dict(zip(self.label_names, data_batch.label, strict=False))
+        feeds = dict(zip((d.name for d in self._data_shapes), data_batch.data, strict=False))
+        if data_batch.label:  # in the order that they were bound in, which is that of the iterator
+            feeds |= dict(zip((d.name for d in self._label_shapes), data_batch.label, strict=False))
         held = self._executor.arg_dict
         if any(v.shape[0] != held[n].shape[0] or v.size != held[n].size for n, v in feeds.items()):
             self._resized({n: v.shape for n, v in feeds.items()})

@@ -97,6 +97,10 @@ class NDArray(Array):
         part = super().__getitem__(key)
         return own(part if part.shape or not self.shape else ours.reshape(part, (1,)))
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write into a part; an array of one element fits everywhere."""
+        super().__setitem__(key, ours.reshape(value, ()) if isinstance(value, Array) and value.size == 1 else value)
+
     def __bool__(self) -> bool:
         return bool(self.asscalar())
 

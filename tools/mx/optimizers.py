@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...gluon.trainer import OLD
 from ...nd.array import Array
+from ...ops.dataclasses import replace
 from ...ops.errors import InputError
 from ...runtime import optimizer as ours
 from ...runtime.optimizer import Group, schedule
@@ -15,8 +16,7 @@ from ...runtime.optimizer.schedule import Schedule
 from . import rules
 
 # What MXNet's optimizers take, and is settled elsewhere: names of parameters, precision.
-WITHOUT_MEANING = {"param_idx2name", "param_dict", "sym", "multi_precision", "begin_num_update", "aggregate_num",
-                   "use_fused_step"}  # fmt: skip
+WITHOUT_MEANING = {"param_dict", "multi_precision", "begin_num_update", "aggregate_num", "use_fused_step"}
 # MXNet's defaults where ours has others. AdaDelta's rate is 1 there, whatever is given.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "adam": {"rate": 0.001}, "rmsprop": {"rate": 0.001, "alpha": 0.9}, "nadam": {"rate": 0.001},
@@ -25,14 +25,30 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class Optimizer:
-    """An optimizer of ours, and what MXNet does with the gradients before: they are multiplied and clipped."""
+    """An optimizer of ours, and what MXNet does with the gradients before: they are multiplied and clipped. An updater
+    knows parameters by number: `names` are theirs, and `factors` their attributes (`lr_mult`, `wd_mult`)."""
 
     rule: ours.Optimizer
     rescale_grad: float = 1.0
     clip_gradient: float | None = None
     asked: Callable[[int], float] | None = None  # a schedule of the program's own: the rate by the number of an update
+
+    names: Mapping[int, str] = field(default_factory=dict)
+    factors: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def set_lr_mult(self, args_lr_mult: Mapping[str, float]) -> None:
+        """Factors of the rate by name, before the first step."""
+        self._factored("lr_mult", args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: Mapping[str, float]) -> None:
+        """Factors of the decay by name, before the first step."""
+        self._factored("wd_mult", args_wd_mult)
+
+    def _factored(self, kind: str, given: Mapping[str, float]) -> None:
+        for name, factor in given.items():
+            self.factors.setdefault(name, {})[kind] = str(factor)
 
     @property
     def learning_rate(self) -> float:
@@ -50,6 +66,7 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
     if isinstance(name, ours.Optimizer):
         return Optimizer(name)
     settings = {k: v for k, v in settings.items() if k not in WITHOUT_MEANING}
+    numbered, symbol = settings.pop("param_idx2name", None), settings.pop("sym", None)
     rescale, clip = settings.pop("rescale_grad", 1.0), settings.pop("clip_gradient", None)
     rate, scheduler = settings.pop("learning_rate", None), settings.pop("lr_scheduler", None)
     usual = {"rate": 0.01, **DEFAULTS.get(name.lower(), {})}
@@ -69,9 +86,11 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
     if name.lower() == "nag" and not settings.get("momentum"):
         name = "sgd"
     renamed = {OLD.get(k, k): v for k, v in settings.items() if v is not None}
-    kind = rules.OWN.get(name.lower())
+    kinds = rules.OWN | rules.WITH_MOMENTUM if settings.get("momentum") else rules.OWN
+    kind = kinds.get(name.lower())
     rule = ours.create(name, **{**usual, **renamed}) if kind is None else kind(**{**usual, **renamed})
-    return Optimizer(rule, rescale, clip, asked)
+    factors = {n: dict(told) for n, told in symbol.attr_dict().items()} if symbol is not None else {}
+    return Optimizer(rule, rescale, clip, asked, dict(numbered or {}), factors)
 
 
 def _kind(name: str) -> Callable[..., Optimizer]:
@@ -106,13 +125,8 @@ def weighed(
             groups.setdefault(factors, []).append(name)
     if not groups:
         return rule
-    more = [_group(several, lr, rule.weight_decay * wd) for (lr, wd), several in groups.items()]
-    return ours.from_dict({**rule.to_dict(), "groups": [*rule.to_dict().get("groups", []), *more]})
-
-
-def _group(names: Sequence[str], scale: float, decay: float) -> Mapping[str, Any]:
-    group = Group(tuple(names), scale, decay)
-    return {"patterns": list(group.patterns), "scale": group.scale, "weight_decay": group.weight_decay}
+    more = (Group(tuple(several), lr, rule.weight_decay * wd) for (lr, wd), several in groups.items())
+    return replace(rule, groups=(*rule.groups, *more))
 
 
 class Updater:
@@ -122,10 +136,13 @@ class Updater:
         from ...kvstore import create as store
 
         self.optimizer, self._store, self._known = optimizer, store("local"), set[str]()
-        self._store.set_optimizer(optimizer.rule)
 
     def __call__(self, index: Any, grad: Array, weight: Array) -> None:
-        key = str(index)
+        names = self.optimizer.names
+        if not self._known:
+            rule = self.optimizer.rule
+            self._store.set_optimizer(weighed(rule, [*names.values()], self.optimizer.factors) if names else rule)
+        key = names.get(index, str(index))
         if key not in self._known:
             self._known.add(key)
             self._store.init(key, weight)

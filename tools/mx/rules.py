@@ -3,6 +3,8 @@ leads to them, and a store is told the rule."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from ...ops.dataclasses import dataclass
@@ -10,10 +12,57 @@ from ...runtime import optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
+class MXNetSGD(optimizer.Optimizer):
+    """Descent with a momentum of steps that were made, each with the rate of its time; `nesterov` looks ahead."""
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    slots = ("velocity",)
+
+    @property
+    def mxnet(self) -> str:
+        """The class of MXNet whose states these are."""
+        return "NAG" if self.nesterov else "SGD"
+
+    def update(self, e: Any, W: Any, dW: Any, rate: Any, velocity: Any) -> Any:
+        kept, step = velocity * self.momentum, rate * (dW + W * self.weight_decay)
+        if not self.nesterov:
+            return W + kept - step, kept - step
+        ahead = W + (kept - step) * self.momentum - step
+        return ahead, kept - rate * (dW + ahead * self.weight_decay)  # MXNet has written the weight by then
+
+
+@dataclass(frozen=True, kw_only=True)
+class MXNetRMSProp(optimizer.Optimizer):
+    """RMSProp with epsilon under the root; `centered` has a momentum of steps that were made."""
+
+    alpha: float = 0.9
+    epsilon: float = 1e-8
+    momentum: float = 0.9
+    centered: bool = False
+    mxnet = "RMSProp"
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("square", "mean", "velocity") if self.centered else ("square",)
+
+    def update(self, e: Any, W: Any, dW: Any, rate: Any, square: Any, *more: Any) -> Any:
+        slope = dW + W * self.weight_decay
+        s = square * self.alpha + slope * slope * (1 - self.alpha)
+        if not self.centered:
+            return W - rate * slope / e.sqrt(s + self.epsilon), s
+        mean, velocity = more
+        m = mean * self.alpha + slope * (1 - self.alpha)
+        after = velocity * self.momentum - rate * slope / e.sqrt(s - m * m + self.epsilon)
+        return W + after, s, m, after
+
+
+@dataclass(frozen=True, kw_only=True)
 class MXNetAdaGrad(optimizer.Optimizer):
     """AdaGrad with epsilon under the root, and weight decay beside the step."""
 
     epsilon: float = 1e-7
+    mxnet = "AdaGrad"
     slots = ("square",)
 
     def update(self, e: Any, W: Any, dW: Any, rate: Any, square: Any) -> Any:
@@ -58,5 +107,14 @@ class MXNetFTML(optimizer.Optimizer):
         return -leader / distance, distance, square, leader
 
 
-OWN = {"adagrad": MXNetAdaGrad, "adamax": MXNetAdamax, "ftml": MXNetFTML}
-__all__ = ["OWN"]
+OWN: dict[str, Callable[..., optimizer.Optimizer]] = {
+    "adagrad": MXNetAdaGrad,
+    "adamax": MXNetAdamax,
+    "ftml": MXNetFTML,
+    "rmsprop": MXNetRMSProp,
+}
+WITH_MOMENTUM: dict[str, Callable[..., optimizer.Optimizer]] = {
+    "sgd": MXNetSGD,
+    "nag": functools.partial(MXNetSGD, nesterov=True),
+}
+__all__ = ["OWN", "WITH_MOMENTUM"]

@@ -25,6 +25,7 @@ from . import (
     batches,
     blocks,
     callbacks,
+    cells,
     contexts,
     control,
     custom,
@@ -41,6 +42,7 @@ from . import (
     records,
     recurrent,
     symbols,
+    updates,
 )
 from .ndarray import owned
 
@@ -122,11 +124,15 @@ nd = _module(
 vars(arrays).update({n: v for n, v in vars(nd).items() if n in families or n.startswith(("sample_", "random_"))})
 vars(arrays).update(uniform=draws.uniform, normal=draws.normal, shuffle=draws.shuffle)
 nd.op = arrays.op = nd  # type: ignore[attr-defined]
+vars(nd).update({n: getattr(updates, n) for n in updates.__all__})
+vars(arrays).update({n: getattr(updates, n) for n in updates.__all__})
 ndarray = nd
-parts = {n: _family(f"sym.{n}", f"_{n}_", symbols.found) for n in ("contrib", "linalg", "image", "random")}
-sym = _module("sym", symbols, **parts)
-vars(symbols).update(parts)
+parts_of = {n: _family(f"sym.{n}", f"_{n}_", symbols.found) for n in ("contrib", "linalg", "image", "random")}
+sym = _module("sym", symbols, **parts_of)
+vars(symbols).update(parts_of)
 symbol = sym
+both_contrib = {"ndarray": contrib, "nd": contrib, "symbol": parts_of["contrib"], "sym": parts_of["contrib"]}
+contrib_module = _module("contrib", **both_contrib)
 io = _module("io", batches)
 metric = _module("metric", metrics)
 init = _module("init", initializers)
@@ -150,6 +156,7 @@ io.ImageRecordIter = pictures.ImageRecordIter  # type: ignore[attr-defined]
 test_utils = _module("test_utils", assert_almost_equal=assert_almost_equal, list_gpus=list_gpus,
                       download=datasets.download)  # fmt: skip
 visualization = viz = _module("viz", our_viz, plot_network=plot_network, print_summary=print_summary)
+cell_module = _module("rnn", **{n: getattr(cells, n) for n in cells.__all__})
 nn = _module("gluon.nn", **blocks.LAYER_KINDS, Block=blocks.Block, HybridBlock=blocks.HybridBlock)
 rnn = _module("gluon.rnn", **{**blocks.RECURRENT, **{n: getattr(recurrent, n) for n in recurrent.__all__}})
 utils = _module(
@@ -192,6 +199,8 @@ def install(name: str = "mxnet") -> None:
         "gluon.loss": loss, "gluon.data": data, "gluon.data.vision": data_vision, "gluon.data.dataset": data,
         "gluon.data.sampler": data, "gluon.data.dataloader": data, "gluon.data.vision.datasets": data_vision,
         "gluon.data.vision.transforms": gluon_vision.transforms, "gluon.model_zoo": model_zoo,
-        "gluon.model_zoo.vision": zoo_vision, "image": image,
+        "gluon.model_zoo.vision": zoo_vision, "image": image, "rnn": cell_module, "contrib": contrib_module,
+        "contrib.ndarray": contrib, "contrib.nd": contrib, "contrib.symbol": parts_of["contrib"],
+        "contrib.sym": parts_of["contrib"],
     }  # fmt: skip
     sys.modules.update({f"{name}.{part}": of for part, of in parts.items()})

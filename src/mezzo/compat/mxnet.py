@@ -40,6 +40,8 @@ from ..tools.mx.surface import (
     viz,
     waitall,
 )
+from ..tools.mx.surface import cell_module as rnn
+from ..tools.mx.surface import contrib_module as contrib
 from ..tools.mx.surface import name_module as name
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "autograd",
     "callback",
     "context",
+    "contrib",
     "cpu",
     "cpu_pinned",
     "current_context",
@@ -75,6 +78,7 @@ __all__ = [
     "profiler",
     "random",
     "recordio",
+    "rnn",
     "sym",
     "symbol",
     "test_utils",
