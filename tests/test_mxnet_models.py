@@ -105,6 +105,11 @@ def test_a_network_and_its_label() -> None:
     np.testing.assert_allclose(results["softmax_output"], expected(), rtol=1e-5)
 
 
+def test_two_arrays_of_one_name_are_told() -> None:
+    with pytest.raises(ModelError, match="two arrays called 'fc_bias'"):
+        mxnet.load(json.dumps(small_symbol()).encode(), {**WEIGHTS, "aux:fc_bias": WEIGHTS["arg:fc_bias"] * 2})
+
+
 def test_files_of_the_first_releases() -> None:
     """`param` and `attr` in place of `attrs`, entries of two numbers, no version, and attributes of inputs on the
     operator."""

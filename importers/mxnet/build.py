@@ -61,8 +61,14 @@ def inputs_of(symbol: SymbolGraph, arrays: Mapping[str, Array]) -> dict[str, Ten
 
 
 def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays by name, without the prefixes of files."""
-    return {k.split(":", 1)[1] if k.startswith(PREFIXES) else k: v for k, v in arrays.items()}
+    """Arrays by name, without the prefixes of files. Raises ModelError for two arrays of one name."""
+    plain: dict[str, Array] = {}
+    for key, array in arrays.items():
+        name = key.split(":", 1)[1] if key.startswith(PREFIXES) else key
+        if name in plain:
+            raise ModelError(f"the parameters have two arrays called {name!r}", hint="leave the one out that is old")
+        plain[name] = array
+    return plain
 
 
 def operators_of(symbol: SymbolGraph) -> Counter[str]:
