@@ -503,14 +503,17 @@ case("pool by position", "_contrib_PSROIPooling", normal(2, 18, 7, 8), _regions(
      output_dim=2, pooled_size=3)  # fmt: skip
 case("pool by fewer groups", "_contrib_PSROIPooling", normal(2, 12, 7, 8), _regions(6, 30.0), spatial_scale=0.25,
      output_dim=3, pooled_size=4, group_size=2)  # fmt: skip
-for _name, _settings in {
+_shifted: dict[str, dict[str, Any]] = {
     "": {}, " with parts": {"part_size": 2, "sample_per_part": 3}, " of one group": {"group_size": 1},
-}.items():  # fmt: skip
-    _attrs = {"spatial_scale": 0.25, "output_dim": 4, "group_size": 3, "pooled_size": 3, "trans_std": 0.1,
-              "sample_per_part": 2} | _settings  # fmt: skip
-    _channels, _part = 4 * _attrs["group_size"] ** 2, _attrs.get("part_size", 3)
-    case(f"pool by shifted position{_name}", "_contrib_DeformablePSROIPooling", normal(2, _channels, 7, 8),
-         _regions(6, 30.0), normal(6, 4, _part, _part), **_attrs)  # fmt: skip
+}  # fmt: skip
+for _name, _given in _shifted.items():
+    _shift_attrs: dict[str, Any] = {
+        "spatial_scale": 0.25, "output_dim": 4, "group_size": 3, "pooled_size": 3, "trans_std": 0.1,
+        "sample_per_part": 2, **_given,
+    }  # fmt: skip
+    _depth, _part = 4 * _shift_attrs["group_size"] ** 2, _shift_attrs.get("part_size", 3)
+    case(f"pool by shifted position{_name}", "_contrib_DeformablePSROIPooling", normal(2, _depth, 7, 8),
+         _regions(6, 30.0), normal(6, 4, _part, _part), **_shift_attrs)  # fmt: skip
 case("pool by samples of position", "_contrib_DeformablePSROIPooling", normal(2, 36, 7, 8), _regions(6, 40.0),
      spatial_scale=0.25, output_dim=4, group_size=3, pooled_size=3, no_trans=True, sample_per_part=4)  # fmt: skip
 case("align by position", "_contrib_ROIAlign", normal(2, 18, 7, 8), _regions(6, 30.0), spatial_scale=0.25,
@@ -533,9 +536,12 @@ case("align turned", "_contrib_RROIAlign", normal(2, 3, 9, 8), _turned(6, 30.0),
 
 # Targets of boxes
 
-for _name, _settings in {"": {}, " of few": {"topk": 2}, " of low": {"is_ascend": True, "threshold": 0.7}}.items():
+_paired: dict[str, dict[str, Any]] = {
+    "": {}, " of few": {"topk": 2}, " of low": {"is_ascend": True, "threshold": 0.7},
+}  # fmt: skip
+for _name, _given in _paired.items():
     case(f"pairs{_name}", "_contrib_bipartite_matching", uniform(2, 5, 3, low=0, high=1), outs=2,
-         **{"threshold": 0.3, **_settings})  # fmt: skip
+         **{"threshold": 0.3, **_given})  # fmt: skip
 case("pairs of equals", "_contrib_bipartite_matching", whole(3, 6, 4), threshold=0.5, outs=2)
 case("pairs of batches", "_contrib_bipartite_matching", normal(2, 2, 3, 4), threshold=-0.5, outs=2)
 case("box encode", "_contrib_box_encode", whole(2, 2, 6, low=-1), whole(4, 2, 6), boxes(2, 6), boxes(2, 4),

@@ -99,9 +99,10 @@ def fused(name: str, op: str, layers: list[tuple[str, str, dict[str, Any]]], *in
 
 _conv = ("Convolution", "dwb", {"kernel": (3, 3), "num_filter": 6, "pad": (1, 1)})
 _norm, _relu = ("BatchNorm", "gbmv", {"fix_gamma": False, "eps": 1e-5}), ("Activation", "", {"act_type": "relu"})
-_sum, _dense = ("elemwise_add", "s", {}), ("FullyConnected", "dwb", {"num_hidden": 5})
+_sum: tuple[str, str, dict[str, Any]] = ("elemwise_add", "s", {})
+_dense = ("FullyConnected", "dwb", {"num_hidden": 5})
 _weights, _statistics = [normal(6, 4, 3, 3), normal(6)], [normal(6), normal(6), normal(6), positive(6)]
-_measured = {"quantized": True, "min_calib_range": -3.0, "max_calib_range": 12.0}
+_measured: dict[str, Any] = {"quantized": True, "min_calib_range": -3.0, "max_calib_range": 12.0}
 _one, _two = [array([-2.0]), array([1.5])], [array([0.0]), array([3.0])]
 fused("fused conv", "_sg_mkldnn_conv", [_conv, _norm, _relu], normal(2, 4, 6, 5), *_weights, *_statistics,
       with_bn=True, with_act=True, outs=1)  # fmt: skip
@@ -124,12 +125,13 @@ fused("fused dense by channels", "_sg_mkldnn_fully_connected", [_dense], signed(
 _scores = [("_contrib_interleaved_matmul_selfatt_qk", "d", {"heads": 2})]
 _values = [("_contrib_interleaved_matmul_selfatt_valatt", "da", {"heads": 2})]
 _shares = [signed(4, 2, 24), whole(60, 4, 4, 4, dtype="uint8"), *_one, array([0.0]), array([1.0])]
-for _name, _outs, _settings in (
+_ways: list[tuple[str, int, dict[str, Any]]] = [
     ("to floats", 1, {"enable_float_output": True}),
     ("of bytes", 3, {"min_calib_range": -9.0, "max_calib_range": 8.0}),
-):
-    _settings |= {"heads": 2, "quantized": True}
-    fused(f"fused scores {_name}", "_sg_mkldnn_selfatt_qk", _scores, signed(4, 2, 24), *_one, outs=_outs, **_settings)
-    fused(f"fused values {_name}", "_sg_mkldnn_selfatt_valatt", _values, *_shares, outs=_outs, **_settings)
+]
+for _name, _outs, _way in _ways:
+    _way |= {"heads": 2, "quantized": True}
+    fused(f"fused scores {_name}", "_sg_mkldnn_selfatt_qk", _scores, signed(4, 2, 24), *_one, outs=_outs, **_way)
+    fused(f"fused values {_name}", "_sg_mkldnn_selfatt_valatt", _values, *_shares, outs=_outs, **_way)
 fused("fused scores", "_sg_mkldnn_selfatt_qk", _scores, normal(4, 2, 24), heads=2, outs=1)
 fused("fused values", "_sg_mkldnn_selfatt_valatt", _values, normal(4, 2, 24), normal(4, 4, 4), heads=2, outs=1)

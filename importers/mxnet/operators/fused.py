@@ -41,9 +41,9 @@ def _rounded_weight(
 ) -> tuple[Value, Value, Value]:
     """A weight in whole steps, of which one is rounded that has a factor, and its lowest and highest element."""
     if factor is not None:
-        near, *ends = _rounded_weight(c, c.Mul(weight, factor), by_channel=by_channel)
+        near, *reached = _rounded_weight(c, c.Mul(weight, factor), by_channel=by_channel)
         none = c.Equal(factor, c.number(0, factor))
-        return c.Where(none, weight, c.Div(near, c.Where(none, c.number(1, factor), factor))), *ends
+        return c.Where(none, weight, c.Div(near, c.Where(none, c.number(1, factor), factor))), *reached
     axes = c.ints(*range(1 if by_channel else 0, c.rank(weight)))
     reach = c.ReduceMax(c.Abs(weight), axes, keepdims=1)
     nothing = c.Equal(reach, c.number(0, reach))
@@ -117,7 +117,7 @@ def fused_dense(
     else:
         if len(ranges) != 2 * len(values):
             raise ModelError(f"it has {len(ranges)} ends of ranges for {len(values)} operands")
-        of_weight = ranges[2:4]
+        of_weight = [*ranges[2:4]]
         values = [dequantize(c, v, *ranges[2 * i : 2 * i + 2]) for i, v in enumerate(values)]
     floats = _only(c, part, values)
     if enable_float_output:
