@@ -61,6 +61,11 @@ class _Fit:
         counts = checkpoint.Checkpoint({}, self.trainer.updates, "", notes=notes, callbacks=states_of(self.callbacks))
         checkpoint.save(where / COUNTS, counts)
 
+    @property
+    def workers(self) -> int:
+        """Number of workers that learn together."""
+        return 1 if self.trainer._kv is None else self.trainer._kv.num_workers
+
     def resume(self, folder: str | os.PathLike[str]) -> Resumed:
         """Go on from what `save` wrote; returns what gives the callbacks their counts. Raises ModelError where the
         files are of several saves."""

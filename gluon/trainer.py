@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import nd
+from ..kvstore.recording import begins
 from ..nd.array import Array
 from ..nd.compiled import CompiledFunction, initial_value
 from ..nd.random import generator
@@ -282,6 +283,7 @@ class Trainer:
         if self._on_store:
             kv.set_optimizer(self._step.optimizer)
         kv.pull(data)
+        begins(lambda: {n: p.data() for n, p in self.params.items()})
         self._joined = True
 
     def _exchange(self, batch_size: int) -> None:

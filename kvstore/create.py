@@ -8,6 +8,8 @@ from difflib import get_close_matches
 
 from ..ops.errors import InputError
 from ..runtime.environment import switch
+from ..runtime.manifest import RECORD
+from .backend import Backend
 from .environment import Environment
 from .levels import Levels
 from .local import Local
@@ -63,6 +65,15 @@ def create(
     return store
 
 
+def _of_job(backend: Backend) -> Backend:
+    """The backend of a worker of a job, recorded where that is asked for."""
+    if not (folder := switch(RECORD)):
+        return backend
+    from .recording import RecordedBackend
+
+    return RecordedBackend(backend, folder)
+
+
 def _created(
     kind: str, consistency: str | tuple[str, str] | None, staleness: int | None, deadline: float | None
 ) -> KVStore:
@@ -93,10 +104,10 @@ def _created(
     if environment.servers:
         from .dist import open_dist
 
-        return KVStore(open_dist(kind, environment, levels), (str(levels.inside), str(levels.between)))
+        return KVStore(_of_job(open_dist(kind, environment, levels)), (str(levels.inside), str(levels.between)))
     from .host.opening import open_host
 
-    return KVStore(open_host(kind, environment, levels), (str(levels.inside), str(levels.between)))
+    return KVStore(_of_job(open_host(kind, environment, levels)), (str(levels.inside), str(levels.between)))
 
 
 def _levels(kind: str, consistency: str | tuple[str, str] | None, staleness: int | None) -> Levels:

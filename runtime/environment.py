@@ -14,6 +14,8 @@ SWITCHES = {
     "MEZZO_CACHE": "the folder of compiled GPU kernels; a folder of the user if not given",
     "MEZZO_CACHE_SIZE": "MiB that they may take, 1024 if not given; 0 keeps nothing",
     "MEZZO_REPLAY": "where a run that `mezzo replay` began writes its manifest",
+    "MEZZO_RECORD": "the folder in which the workers of a job write manifests, as `mezzo launch --record` sets it",
+    "MEZZO_RECORD_COMMAND": "the command of that launcher, as JSON",
     "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
     "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
     "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",

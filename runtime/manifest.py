@@ -32,7 +32,12 @@ PIECE = 1 << 20  # bytes of a file that are read at once
 # what may decide of bits; the secret of a job is not written down
 PREFIXES = (PREFIX, "OMP_", "GOMP_", "ONEDNN_", "DNNL_", "OPENBLAS_", "MKL_", "CUDA_", "CUBLAS_", "NVIDIA_", "NPY_")
 REPLAY = "MEZZO_REPLAY"  # where a run that is a replay writes its manifest
-SECRET = frozenset({"MEZZO_JOB_KEY", REPLAY})
+RECORD, COMMAND = "MEZZO_RECORD", "MEZZO_RECORD_COMMAND"  # where the workers of a job write theirs; the launcher's
+# Not written down: the secret of a job, where manifests are, and who is who in a job, which its launcher says.
+UNSAID = frozenset({
+    "MEZZO_JOB_KEY", REPLAY, RECORD, COMMAND, "MEZZO_RANK", "MEZZO_HOST", "MEZZO_ATTEMPT", "MEZZO_INCARNATION",
+    "MEZZO_GPU",
+})  # fmt: skip
 PACKAGES = (
     "numpy", "ml_dtypes", "onednn-cpu-gomp", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cuda-nvrtc",
     "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvmath-python",
@@ -109,6 +114,16 @@ class Manifest:
 PARTS = ("versions", "machine", "environment", "digests")
 
 
+def program() -> tuple[str, ...]:
+    """The command line of this process as Python was given it: the absolute path of a script, or -m and the module, and
+    arguments; nothing of an interactive session, which cannot be run again."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name:
+        return ("-m", spec.name.removesuffix(".__main__"), *sys.argv[1:])
+    return (str(Path(file).resolve()), *sys.argv[1:]) if file else ()
+
+
 def taken(seed: int) -> Manifest:
     """The manifest of this process, with no digests."""
     onednn = library()
@@ -120,7 +135,7 @@ def taken(seed: int) -> Manifest:
     }
     versions = {"mezzo": __version__, "python": platform.python_version(), "byteorder": sys.byteorder}
     versions |= {n: metadata.version(n) for n in PACKAGES if any(True for _ in metadata.distributions(name=n))}
-    named = {n: v for n, v in sorted(os.environ.items()) if n.startswith(PREFIXES) and n not in SECRET}
+    named = {n: v for n, v in sorted(os.environ.items()) if n.startswith(PREFIXES) and n not in UNSAID}
     return Manifest(seed, versions, machine, named)
 
 
@@ -166,12 +181,12 @@ def digest(value: Any) -> str:
     (True, False)
     """
     hasher = blake2b(digest_size=16)
-    for piece in _pieces(value):
+    for piece in pieces(value):
         hasher.update(piece)
     return hasher.hexdigest()
 
 
-def _pieces(value: Any) -> Iterator[Any]:
+def pieces(value: Any) -> Iterator[Any]:
     """Bytes that tell what a value is; each part says how long it is, so that no two values have the same."""
     if isinstance(value, Graph):
         from .file import encode  # of a start, several ms
@@ -179,14 +194,14 @@ def _pieces(value: Any) -> Iterator[Any]:
         yield b"graph "
         yield from encode(value)
     elif hasattr(value, "collect_params"):
-        yield from _pieces({"block": repr(value), "parameters": dict(value.collect_params())})
+        yield from pieces({"block": repr(value), "parameters": dict(value.collect_params())})
     elif hasattr(value, "list_data"):
-        yield from _pieces(value.data())
+        yield from pieces(value.data())
     elif hasattr(value, "states") and (
         hasattr(value, "graph_of_step") or isinstance(getattr(value, "graph", None), Graph)
     ):
         graph = value.graph_of_step if hasattr(value, "graph_of_step") else value.graph
-        yield from _pieces({"graph": graph, "states": dict(value.states)})
+        yield from pieces({"graph": graph, "states": dict(value.states)})
     elif isinstance(value, os.PathLike):
         yield from _file(Path(value))
     elif isinstance(value, str):
@@ -198,12 +213,12 @@ def _pieces(value: Any) -> Iterator[Any]:
     elif isinstance(value, Mapping):
         yield f"mapping {len(value)} ".encode()
         for name in sorted(value, key=str):
-            yield from _pieces(str(name))
-            yield from _pieces(value[name])
+            yield from pieces(str(name))
+            yield from pieces(value[name])
     elif isinstance(value, Sequence):
         yield f"sequence {len(value)} ".encode()
         for item in value:
-            yield from _pieces(item)
+            yield from pieces(item)
     elif hasattr(value, "__array__") or hasattr(value, "asnumpy"):
         yield from _array(np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value))
     else:
@@ -216,7 +231,7 @@ def _pieces(value: Any) -> Iterator[Any]:
 
 def _array(array: np.ndarray[Any, Any]) -> Iterator[Any]:
     if array.dtype.hasobject:
-        yield from _pieces({"texts": array.astype(str).tolist(), "shape": array.shape})
+        yield from pieces({"texts": array.astype(str).tolist(), "shape": array.shape})
         return
     yield f"array {array.dtype} {array.shape} ".encode()
     yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mezzo as mz
 from mezzo.gluon import nn
-from mezzo.models.digits import digits_model
+from mezzo.kvstore.local import Local
+from mezzo.kvstore.recording import RecordedBackend, begins, recorded_in, recorded_into
+from mezzo.kvstore.store import KVStore
+from mezzo.models.digits import digits_model, held_out
+from mezzo.runtime.environment import SWITCHES
 from mezzo.runtime.manifest import LARGEST, Manifest, NotTheSame, digest, read, taken
+from mezzo.tools.cli import cli
+from mezzo.train.following import Run, Trains
 
 ROOT = Path(__file__).parents[1]
 TRAINING = """
@@ -129,6 +139,86 @@ def test_digests_tell_everything_apart() -> None:
         digest([object()])
     with pytest.raises(mz.InputError, match="No such file"):
         digest(Path("nowhere"))
+
+
+JOB = """
+import numpy as np
+import mezzo as mz
+
+data = np.load("data.npz")
+with mz.kv.create("dist_sync") as kv:
+    kv.init("own", np.zeros(2))
+    trainer = mz.Trainer("model.onnx", optimizer="adam", kvstore=kv)
+    for i in range(3):
+        at = slice(8 * kv.rank + 16 * i, 8 * kv.rank + 16 * i + 8)
+        trainer.step((data["image"][at], data["target"][at]))
+        kv.push("own", np.full(2, data["own"][kv.rank]))
+"""
+
+
+def test_a_job_comes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest for each rank; what has changed of one rank's data, or of what it pushes, is told of that rank."""
+    monkeypatch.chdir(tmp_path)
+    digits = held_out()
+    arrays = {"image": digits.inputs[:48], "target": digits.labels[:48], "own": np.arange(2.0)}
+    np.savez("data.npz", **arrays)
+    shutil.copy(digits_model(), "model.onnx")
+    Path("job.py").write_text(JOB)
+    launch = [sys.executable, "-m", "mezzo", "launch", "-n", "2", "-s", "0", "--record", "kept", "job.py"]
+    subprocess.run(launch, check=True)
+    first, second = recorded_in("kept").values()
+    assert first.command[-5:] == ("-s", "0", "--record", "kept", "job.py")
+    assert {*first.digests} == {"before", "after", "batches", "declared", "pushed"}
+    alike = {name for name, digest in first.digests.items() if second.digests[name] == digest}
+    assert alike == {"before", "after", "declared"}
+    assert first.digests["before"] != first.digests["after"]
+
+    arrays["image"] = arrays["image"].copy()
+    arrays["image"][11, 0, 2, 3] += 1  # of rank 1
+    arrays["own"][0] += 1  # of rank 0
+    for changed in (False, True):
+        if changed:
+            np.savez("data.npz", **arrays)
+        told = CliRunner().invoke(cli, ["replay", "kept", "--json"])
+        rows = json.loads(told.stdout)["digests"]
+        others = {row["of"] for row in rows if row["before"] != "the same"}
+        assert len(rows) == 10
+        assert told.exit_code == changed, told.output
+        assert others == ({f"worker {r} {what}" for r in (0, 1) for what in ("pushed", "after")} | {"worker 1 batches"}
+                          if changed else set())  # fmt: skip
+
+
+def test_records_of_a_store(tmp_path: Path) -> None:
+    """Blocks' parameters and rows, too; nothing is written where it ends with an error, and once where it does not."""
+
+    def ended(error: Exception | None = None, rate: float = 0.5) -> Mapping[str, str]:
+        kv = KVStore(RecordedBackend(Local("local"), str(tmp_path)))
+        net = nn.Dense(1, in_units=2).initialize("ones")
+        trainer = mz.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate}, kvstore=kv)
+        with mz.autograd.record():
+            net(mz.nd.ones((4, 2))).backward()
+        trainer.step(4)
+        kv.init("words", np.zeros((5, 2)))
+        kv.push("words", mz.nd.row_sparse_array((np.ones((1, 2)), [3]), (5, 2)))
+        kv.__exit__(type(error), error, None)
+        kv.close()
+        begins(dict)  # nobody records any more
+        return {} if error else recorded_in(tmp_path)["worker 0"].digests
+
+    ended(ValueError())
+    with pytest.raises(mz.InputError, match="no worker has recorded"):
+        recorded_in(tmp_path)
+    first, again, other = ended(), ended(), ended(rate=0.25)
+    assert first == again
+    assert {name for name in first if first[name] != other[name]} == {"after"}
+    assert not recorded_into(tmp_path).keys() - SWITCHES.keys()
+    assert not [*tmp_path.glob("rank-*")]
+
+
+def test_one_file_for_all_workers_is_refused(tmp_path: Path) -> None:
+    run = Run(cast(Trains, SimpleNamespace(exchange=SimpleNamespace(workers=2))), 1)
+    with pytest.raises(mz.InputError, match="--record FOLDER"):
+        mz.callbacks.Record(tmp_path / "run.json").fit_begin(run)
 
 
 GOOD = json.dumps({"format": 1, "seed": 2, "versions": {}, "machine": {}, "environment": {}, "digests": {}})

@@ -335,6 +335,12 @@ def bench(
     metavar="FILE",
     help="Write where the job is, with its key, for `mezzo top FILE`; nobody else may read it.",
 )
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Write a manifest for each rank, so that `mezzo replay FOLDER` runs the job again and compares all bits.",
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(
@@ -346,6 +352,7 @@ def launch(
     restarts: int,
     rejoin: bool,
     where: Path | None,
+    record: Path | None,
     script: str,
     args: tuple[str, ...],
 ) -> None:
@@ -355,6 +362,9 @@ def launch(
     ends badly; the exit code is that of the first to do so. SIGUSR1 and SIGUSR2 begin the job again with a worker fewer
     or more.
     """
+    from ..kvstore.recording import recorded_into
+    from ..runtime.environment import switch
+    from ..runtime.manifest import REPLAY
     from .crew import Member
     from .launch import Scale, command_of, gpus_for, members, shown
     from .launch import launch as run
@@ -363,11 +373,14 @@ def launch(
         raise click.UsageError("give the number of workers: -n, or --gpus where each has one")
     if rejoin and not restarts:
         raise click.UsageError("give --restarts: each worker that is replaced counts as one")
+    if rejoin and record:
+        raise click.UsageError("--record is for jobs that begin again as a whole: leave out --rejoin")
     command, count = command_of(script, args), gpus or workers or 1
+    told = {} if record is None else recorded_into(switch(REPLAY) or record)
 
     def job(scale: Scale) -> tuple[Member, ...]:
         own = gpus_for(scale.workers) if gpus else ()
-        about = (servers, min(hosts, scale.workers), scale.attempt, restarts > 0, own, rejoin)
+        about = (servers, min(hosts, scale.workers), scale.attempt, restarts > 0, own, rejoin, told)
         return members(command, scale.workers, *about)
 
     job(Scale(0, count))  # numbers that make no job are told before anything starts

@@ -12,10 +12,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from ..kvstore import secret
 from ..kvstore.address import ReservedPort
@@ -43,6 +44,7 @@ TUNED = (
     "MEZZO_KV_GRACE",
     "MEZZO_KV_REJOIN",
 )  # as whoever launches has set them
+NOTHING: Mapping[str, str] = MappingProxyType({})
 ROLE = (sys.executable, "-m", "mezzo.kvstore.role")  # a scheduler or server needs no script
 
 
@@ -63,6 +65,7 @@ def members(
     kept: bool = False,
     gpus: Sequence[int] = (),
     rejoin: bool = False,
+    told: Mapping[str, str] = NOTHING,
 ) -> tuple[Member, ...]:
     """The processes of a job whose workers run `command`, at a port that is kept free for them.
 
@@ -70,7 +73,8 @@ def members(
     among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how
     often the job was begun before. `kept`: what servers hold outlives them in memory without a name: `launch` can then
     start one again alone, and closes it at the end. `gpus`: the GPU of each worker. `rejoin`: another worker may take
-    the place of one that is killed. Raises InputError for numbers that make no job, and for a file that holds no key.
+    the place of one that is killed. `told` are variables of workers besides. Raises InputError for numbers that make no
+    job, and for a file that holds no key.
 
     >>> [m.name for m in members(["true"], workers=2, servers=1)]
     ['scheduler', 'server 0', 'worker 0', 'worker 1']
@@ -98,6 +102,8 @@ def members(
         if kept and role == "server":
             mine = replace(mine, kept=os.memfd_create("mezzo server", os.MFD_CLOEXEC))
         given = {n: v for n, v in mine.variables().items() if n not in TUNED or n not in os.environ}
+        if role == "worker":
+            given |= told
         if role == "worker" and gpus:
             given[MINE] = str(gpus[rank])
         listens = port if role == "scheduler" else None

@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
-from ..ops.errors import ExecutionError, InputError
+from ..kvstore.recording import recorded_in
+from ..ops.errors import ExecutionError, InputError, MezzoError
 from ..runtime.manifest import REPLAY, Manifest, read
 from .report import Report, Table, show
+
+Row = tuple[str, str, str]
 
 
 @click.command()
@@ -20,36 +24,52 @@ from .report import Report, Table, show
 @click.option("--deadline", default=0.0, help="Seconds that it may take (default: any number).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def replay(manifest: Path, deadline: float, as_json: bool) -> None:
-    """Run what MANIFEST (of mz.callbacks.Record) tells again, and compare every digest.
+    """Run what MANIFEST (a file of mz.callbacks.Record, or a folder of `mezzo launch --record`) tells again, and
+    compare every digest.
 
     It runs the command that the file names: give manifests of your own. Ends with 1 where anything is not the same.
     """
-    recorded = read(manifest)
-    again = run_again(recorded, manifest, deadline)
-    rows = [
-        (name, now, "the same" if then == now else f"was {then}")
-        for name, then in recorded.digests.items()
-        for now in [again.digests.get(name, "not there")]
-    ]
-    rows += [(name, value, "was not there") for name, value in again.digests.items() if name not in recorded.digests]
-    around = [
-        (f"{part}: {name}", str(now.get(name)), f"was {then.get(name)}")
-        for part in ("versions", "machine", "environment")
-        for then, now in [(getattr(recorded, part), getattr(again, part))]
-        for name in dict.fromkeys((*then, *now))
-        if then.get(name) != now.get(name)
-    ]
-    same = all(said == "the same" for _, _, said in rows)
-    facts = {"command": " ".join(recorded.command), "seed": again.seed, "bits": "the same" if same else "others"}
-    tables = [Table("Digests", ("of", "digest", "before"), rows)]
+    recorded = recorded_at(manifest)
+    first = next(iter(recorded.values()))
+    again = run_again(first, manifest, deadline)
+    digests = [row for name, then in recorded.items() for row in _digests(name, then, again.get(name))]
+    digests += [(name, "a worker", "was not there") for name in again if name not in recorded]
+    around = [row for name, then in recorded.items() if name in again for row in _around(name, then, again[name])]
+    same = all(said == "the same" for _, _, said in digests)
+    seeds = ", ".join(dict.fromkeys(str(one.seed) for one in again.values()))
+    facts = {"command": " ".join(first.command), "seed": seeds, "bits": "the same" if same else "others"}
+    tables = [Table("Digests", ("of", "digest", "before"), digests)]
     tables += [Table("What is not as it was", ("what", "now", "before"), around)] if around else []
     show(Report(f"replay of {manifest}", facts, tables), as_json=as_json, width=120)
     if not same:
         raise SystemExit(1)
 
 
-def run_again(recorded: Manifest, where: Path, deadline: float = 0.0) -> Manifest:
-    """Run the command of a manifest in its folder, with the environment variables that it names; the new manifest.
+def recorded_at(path: Path) -> Mapping[str, Manifest]:
+    """The manifests of a job by the names of its workers, or the one of a run under no name."""
+    return recorded_in(path) if path.is_dir() else {"": read(path)}
+
+
+def _digests(name: str, then: Manifest, now: Manifest | None) -> Iterator[Row]:
+    """The digests of a run, or of one worker, now and before; of one that has gone, none."""
+    found = {} if now is None else now.digests
+    for what in dict.fromkeys((*then.digests, *found)):
+        before = "was not there" if what not in then.digests else f"was {then.digests[what]}"
+        said = "the same" if what in found and found[what] == then.digests.get(what) else before
+        yield f"{name} {what}".strip(), found.get(what, "not there"), said
+
+
+def _around(name: str, then: Manifest, now: Manifest) -> Iterator[Row]:
+    """Versions, facts of the machine and variables that are not as they were."""
+    for part in ("versions", "machine", "environment"):
+        before, found = getattr(then, part), getattr(now, part)
+        for what in dict.fromkeys((*before, *found)):
+            if before.get(what) != found.get(what):
+                yield f"{name} {part}: {what}".strip(), str(found.get(what)), f"was {before.get(what)}"
+
+
+def run_again(recorded: Manifest, where: Path, deadline: float = 0.0) -> Mapping[str, Manifest]:
+    """Run the command of a manifest in its folder, with the environment variables that it names; the new manifests.
 
     Raises InputError for a manifest without a command, or of a folder that is gone, and ExecutionError where the
     command fails, takes longer than `deadline` seconds, or records nothing.
@@ -58,13 +78,13 @@ def run_again(recorded: Manifest, where: Path, deadline: float = 0.0) -> Manifes
         raise InputError(
             "the manifest names no command",
             where=str(where),
-            hint="record a script with mz.callbacks.Record",
+            hint="record a script with mz.callbacks.Record, a job with `mezzo launch --record FOLDER`",
         )
     if not Path(recorded.folder).is_dir():
         raise InputError(f"there is no folder {recorded.folder}", where=str(where), hint="the run began there")
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "again.json"
-        environment = {**os.environ, **recorded.environment, REPLAY: str(file)}
+        place = Path(folder) / "again"
+        environment = {**os.environ, **recorded.environment, REPLAY: str(place)}
         try:
             ended = subprocess.run(
                 [sys.executable, *recorded.command], cwd=recorded.folder, env=environment, timeout=deadline or None,
@@ -74,6 +94,9 @@ def run_again(recorded: Manifest, where: Path, deadline: float = 0.0) -> Manifes
             raise ExecutionError(f"it took longer than {deadline} s", where=str(where), hint="--deadline") from error
         if ended.returncode:
             raise ExecutionError(f"the command ended with {ended.returncode}", where=str(where), hint="see above")
-        if not file.exists():
+        if not place.exists():
             raise ExecutionError("the command recorded nothing", where=str(where), hint="does it still use Record?")
-        return read(file)
+        try:
+            return recorded_at(place)
+        except MezzoError as error:
+            raise ExecutionError(error.message, where=str(where), hint="see above") from error

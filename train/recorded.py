@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from ..nd.random import state
+from ..ops.errors import InputError
 from ..runtime.environment import switch
-from ..runtime.manifest import REPLAY, Manifest, digest, taken
+from ..runtime.manifest import REPLAY, Manifest, digest, program, taken
 from .following import Callback, Run
 from .watching import numbers_of
 
@@ -29,6 +29,12 @@ class Record(Callback):
         self.manifest: Manifest | None = None
 
     def fit_begin(self, run: Run) -> None:
+        exchange = getattr(run.trainer, "exchange", run.trainer)
+        if getattr(exchange, "workers", 1) > 1 and not getattr(exchange, "one_process", False):
+            raise InputError(
+                "each worker of a job would write its own manifest there", where="Record",
+                hint="`mezzo launch --record FOLDER` writes one for each rank, and `mezzo replay FOLDER` runs the job",
+            )  # fmt: skip
         found = taken(int(state()["seed"])).noting(**self.noted, before=run.trainer.snapshot())
         self._batches, self._begun = blake2b(digest_size=16), found
 
@@ -40,16 +46,5 @@ class Record(Callback):
         pairs = [[numbers_of(m) for m in pair] for pair in run.history]
         made = self._begun.noting(after=run.trainer.snapshot(), metrics=pairs)
         digests = {**made.digests, "batches": self._batches.hexdigest()}
-        self.manifest = replace(made, digests=digests, command=(*_program(), *sys.argv[1:]), folder=os.getcwd())
+        self.manifest = replace(made, digests=digests, command=program(), folder=os.getcwd())
         self.manifest.write(switch(REPLAY) or self.path)
-
-
-def _program() -> tuple[str, ...]:
-    """Return the program that Python was asked to run: the absolute path of a script, or -m and the module; nothing of
-    an interactive session, which cannot be run again."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name:
-        return ("-m", spec.name.removesuffix(".__main__"))
-    file = getattr(main, "__file__", None)
-    return (str(Path(file).resolve()),) if file else ()

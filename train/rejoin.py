@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..kvstore.recording import begins
 from ..ops.errors import InputError, MezzoError
 from ..ops.types import Array
 from ..runtime.tensors import decode, encode
@@ -162,6 +163,7 @@ def _join(trainer: Trainer) -> None:
     facts = common_facts(trainer.plan, str(trainer._precision), trainer.source, learned, trainer._learned_by)
     exchange.join(learned, trainer.plan.optimizer, trainer._kept, facts)
     exchange.give_losses(trainer._lost)
+    begins(lambda: {name: np.array(array) for name, array in trainer.parameters.items()})
     if again is not None:
         again.met()
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..exporters import save_onnx
 from ..importers import load_graph
+from ..kvstore.recording import learns_from
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
@@ -326,6 +327,7 @@ class Trainer:
             found = run(session)
         else:
             self.join()
+            learns_from(fed)
             if isinstance(exchange, Collective) and SHARE in self.states:  # one rank alone has none
                 fraction = exchange.fraction(size)
                 if fraction != self._fraction:
