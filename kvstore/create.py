@@ -12,15 +12,14 @@ from ..runtime.manifest import RECORD
 from .backend import Backend
 from .environment import Environment
 from .levels import Levels
-from .local import Local
+from .local import OF_ONE, Local
 from .protocol.consistency import Bounded, Consistency, Eventual, Sequential
 from .schedulers import scheduled, start
 from .store import KVStore
 
-LOCAL = ("local", "device")
 # Kind -> how its workers follow each other, unless `consistency` says otherwise.
 DIST = {"dist_sync": "sequential", "dist_device_sync": "sequential", "dist_async": "eventual", "nccl": "sequential"}
-KINDS = (*LOCAL, *DIST)
+KINDS = (*OF_ONE, *DIST)
 CONSISTENCIES = ("sequential", "bounded", "eventual")
 
 
@@ -60,8 +59,9 @@ def create(
       hint: did you mean 'dist_sync'? There are local, device, dist_sync, dist_device_sync, dist_async, nccl
     """
     store = _created(kind, consistency, staleness, deadline)
-    if switch("MEZZO_KV_VERBOSE") == "1":
-        store.watch(verbose=True)
+    verbose, traced = switch("MEZZO_KV_VERBOSE") == "1", bool(switch("MEZZO_KV_TRACE")) and kind not in OF_ONE
+    if verbose or traced:
+        store.watch(verbose=verbose)
     return store
 
 
@@ -84,7 +84,7 @@ def _created(
     levels = _levels(kind, consistency, staleness)
     if deadline is not None and not deadline > 0:
         raise InputError(f"deadline={deadline} is no number of seconds above 0", where="kv.create")
-    if kind in LOCAL:
+    if kind in OF_ONE:
         if levels != Levels(Sequential(), Sequential()):
             raise InputError(
                 f"consistency={consistency!r} says how workers follow each other, and {kind!r} has one",

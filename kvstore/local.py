@@ -21,6 +21,8 @@ from .stats import Stats
 from .ticket import ENDED, Ended
 from .updater import UpdateRule
 
+OF_ONE = ("local", "device")  # kinds of stores whose only worker is this process
+
 
 @dataclass(slots=True)
 class _Value:

@@ -20,6 +20,7 @@ from .protocol.pace import EVERY, Counts
 if TYPE_CHECKING:
     from .async_handle import AsyncHandle
     from .ticket import Ticket
+    from .watching import Watch
 
 LEAST = 20e-6  # seconds: who has waited for less has not waited for somebody
 Drive = Callable[[Callable[[], bool], str, Callable[[], None]], None]  # what is ready, its name, how it begins
@@ -28,11 +29,13 @@ Drive = Callable[[Callable[[], bool], str, Callable[[], None]], None]  # what is
 class Pace:
     """Sums since the first step that was told of."""
 
-    __slots__ = ("_begun", "_data", "_due", "here", "loss", "seconds", "steps", "waited")
+    __slots__ = ("_begun", "_data", "_due", "_ended", "here", "loss", "seconds", "steps", "waited", "watch")
 
     def __init__(self) -> None:
         self.steps, self.seconds, self.waited, self.here, self.loss = 0, 0.0, 0.0, 0.0, 0.0
         self._begun = self._data = self._due = 0.0
+        self._ended = (0.0, 0.0)  # when the last step ended, and the waits for data until then
+        self.watch: Watch | None = None  # of the store
 
     def wait(self, ticket: Ticket | AsyncHandle) -> Array:
         """Wait for an operation, and count for how long, and how much of that others of this host had not begun."""
@@ -42,6 +45,8 @@ class Pace:
         self.waited += ended - began
         if ended - began > LEAST and (late := ticket.late) > began:
             self.here += min(late, ended) - began
+        if self.watch is not None and ended - began > LEAST:
+            self.watch.waited(ended - began)
         return found
 
     def wait_for_others(self, wait: Callable[[], None]) -> None:
@@ -51,6 +56,8 @@ class Pace:
         took = time.monotonic() - began
         self.waited += took
         self.here += took
+        if self.watch is not None:
+            self.watch.waited(took)
 
     def stepped(self, loss: float | None) -> Counts | None:
         """A step has ended: the sums to report, where that is due. The first step begins the count."""
@@ -60,6 +67,9 @@ class Pace:
             self.waited = self.here = 0.0
         else:
             self.steps, self.seconds = self.steps + 1, now - self._begun
+            if self.watch is not None:
+                self.watch.stepped(now - self._ended[0], WAITED.seconds - self._ended[1], loss)
+        self._ended = now, WAITED.seconds
         if loss is not None:
             self.loss = loss
         if now < self._due:

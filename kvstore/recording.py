@@ -122,16 +122,22 @@ class RecordedBackend:
 
 
 def recorded_into(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """The variables that make the workers of a job record it, to be run again by the command of this process. What an
-    earlier job has left in the folder is removed. Raises InputError."""
+    """The variables that make the workers of a job record it, to be run again by the command of this process. Raises
+    InputError."""
+    return {RECORD: str(emptied(folder, NAME)), COMMAND: json.dumps(program())}
+
+
+def emptied(folder: str | os.PathLike[str], names: str) -> Path:
+    """The path of a folder, which is made, and from which files of such names are removed: an earlier job has left
+    them. Raises InputError."""
     where = Path(os.path.abspath(folder))
     try:
         where.mkdir(parents=True, exist_ok=True)
-        for path in where.glob(NAME.format("*")):
+        for path in where.glob(names.format("*")):
             path.unlink()
     except OSError as error:
         raise InputError(f"no job can be recorded there: {error}", where=str(folder)) from error
-    return {RECORD: str(where), COMMAND: json.dumps(program())}
+    return where
 
 
 def recorded_in(folder: str | os.PathLike[str]) -> Mapping[str, Manifest]:

@@ -22,6 +22,7 @@ from ..runtime.engine import Ordered, Variable, engine
 from ..runtime.engine.waited import timed
 from .async_handle import AsyncHandle, Handle
 from .backend import Backend
+from .local import OF_ONE
 from .on_gpus import HostCopies, copy_back, host_copies, to_host
 from .pace import Pace
 from .packing import Packings
@@ -36,7 +37,6 @@ from .ticket import Ticket
 if TYPE_CHECKING:
     from .watching import Watch
 
-OF_ONE = ("local", "device")  # kinds of stores whose only worker is this process
 Batch = TypeVar("Batch")
 Key = str | int
 Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
@@ -358,7 +358,7 @@ class KVStore:
         error, as MEZZO_KV_VERBOSE=1 does for every store."""
         from .watching import watched
 
-        self._backend = made = watched(self._backend, trace, verbose)
+        self._backend = made = watched(self._backend, self._pace, trace, verbose)
         return made.watch
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import socket
 import sys
 import time
 from collections import Counter, defaultdict
@@ -23,8 +25,11 @@ from typing import Any, Self, TextIO
 
 from ..ops.errors import InputError
 from ..ops.types import Array
+from ..runtime.environment import switch
 from ..runtime.files import replace_file
 from .backend import Backend
+from .local import OF_ONE
+from .pace import Pace
 from .protocol.pace import PARTS, Split
 from .rows import Sum
 from .ticket import Ticket
@@ -32,6 +37,7 @@ from .ticket import Ticket
 STEP = math.log(1.02)  # between buckets
 ROUNDED = 2e-7  # seconds that the numbers of a trace may be off
 MOST_EVENTS = 1 << 20  # of a trace: later ones are counted, and not kept
+FOLDER, TRACE = "MEZZO_KV_TRACE", "trace-{}.json"  # of a job's traces, and their names by rank
 QUANTILES = (0.5, 0.95, 0.99)
 
 
@@ -68,9 +74,26 @@ class Timing:
                 return min(math.exp(bucket * STEP), self.most)
         return 0.0
 
+    def quantiles(self) -> list[float]:
+        """The percentiles of `QUANTILES`."""
+        return [self.percentile(share) for share in QUANTILES]
+
     def __str__(self) -> str:
-        p50, p95, p99 = (1e3 * self.percentile(share) for share in QUANTILES)
+        p50, p95, p99 = (1e3 * seconds for seconds in self.quantiles())
         return f"{self.count} x, p50 {p50:.3g} ms, p95 {p95:.3g} ms, p99 {p99:.3g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An event of a trace: its kind ("kv", "wait" or "step"), the row that it is shown in, seconds since the clock of
+    all workers began, and what else is known of it."""
+
+    name: str
+    kind: str
+    row: str
+    began: float
+    took: float
+    more: Mapping[str, Any]
 
 
 class Watch:
@@ -80,7 +103,7 @@ class Watch:
         self.rank, self.backend, self._events, self._traced = backend.rank, backend, events, traced
         self.timings: dict[tuple[str, str], Timing] = defaultdict(Timing)
         self.began = time.perf_counter()
-        self._spans: list[tuple[str, str, float, float]] = []
+        self._spans: list[Span] = []
         self._lock = Lock()  # operations end in threads of the engine, too
 
     @property
@@ -92,9 +115,27 @@ class Watch:
         now = time.perf_counter()
         with self._lock:
             self.timings[verb, key].add(now - began, nbytes)
-            if self._traced and len(self._spans) < MOST_EVENTS:
-                self._spans.append((verb, key, began - self.began, now - began))
+            self._keep(f"{verb} {key}", "kv", key, began, now, verb=verb, key=key, bytes=nbytes)
         self.tell(verb, key=key, ms=round(1e3 * (now - began), 4), bytes=nbytes, error=error)
+
+    def waited(self, seconds: float) -> None:
+        """The worker has waited for so long, until now, with nothing else to do."""
+        if self._traced:
+            now = time.perf_counter()
+            with self._lock:
+                self._keep("waits", "wait", "waits", now - seconds, now)
+
+    def stepped(self, seconds: float, data: float, loss: float | None) -> None:
+        """A step of so many seconds has ended, of which it waited for data for `data`."""
+        if self._traced:
+            now = time.perf_counter()
+            more = {} if loss is None or not math.isfinite(loss) else {"loss": loss}
+            with self._lock:
+                self._keep("step", "step", "steps", now - seconds, now, data=round(data, 7), **more)
+
+    def _keep(self, name: str, kind: str, row: str, began: float, ended: float, **more: Any) -> None:
+        if self._traced and len(self._spans) < MOST_EVENTS:
+            self._spans.append(Span(name, kind, row, began - self.began, ended - began, more))
 
     def tell(self, event: str, *, error: BaseException | None = None, **more: Any) -> None:
         """Write a line of JSON, if that is asked for."""
@@ -158,17 +199,22 @@ class Watch:
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": self.rank, "args": {"name": f"worker {self.rank}"}}
         ]
-        rows: list[tuple[str, float]] = []  # of the picture: its key, and until when something happens there
-        for verb, key, began, took in sorted(spans, key=lambda span: span[2]):
-            row = next((i for i, (name, end) in enumerate(rows) if name == key and end + ROUNDED <= began), len(rows))
+        rows: list[tuple[str, float]] = []  # of the picture: its name, and until when something happens there
+        for span in sorted(spans, key=lambda span: span.began):
+            free = (i for i, (name, end) in enumerate(rows) if name == span.row and end + ROUNDED <= span.began)
+            row = next(free, len(rows))
             if row == len(rows):  # operations on a key may overlap, and those of one row must not
-                rows.append((key, 0.0))
-                named = {"ph": "M", "name": "thread_name", "pid": self.rank, "tid": row, "args": {"name": key}}
+                rows.append((span.row, 0.0))
+                named = {"ph": "M", "name": "thread_name", "pid": self.rank, "tid": row, "args": {"name": span.row}}
                 events.append(named)
-            rows[row] = key, began + took
-            at = {"pid": self.rank, "tid": row, "ts": round(1e6 * began, 1), "dur": round(1e6 * took, 1)}
-            events.append({"ph": "X", "name": f"{verb} {key}", "cat": "kv", **at})
-        replace_file(path, [json.dumps({"traceEvents": events}).encode()])
+            rows[row] = span.row, span.began + span.took
+            at = {"pid": self.rank, "tid": row, "ts": round(1e6 * span.began, 1), "dur": round(1e6 * span.took, 1)}
+            events.append({"ph": "X", "name": span.name, "cat": span.kind, **at, "args": span.more})
+        stats = self.backend.stats()
+        about = {"rank": self.rank, "workers": self.backend.num_workers, "kind": self.backend.kind}
+        about |= {"host": os.environ.get("MEZZO_HOST") or socket.gethostname()}
+        about |= {"inside": stats.inside, "between": stats.between, "cut": len(spans) >= MOST_EVENTS}
+        replace_file(path, [json.dumps({"traceEvents": events, "otherData": about}).encode()])
 
 
 def merge_traces(paths: Iterable[str | PathLike[str]], out: str | PathLike[str]) -> None:
@@ -233,10 +279,11 @@ def _ignore(error: BaseException | None) -> None:
 
 
 class WatchedBackend:
-    """A backend whose operations are timed; everything else is that of the one below."""
+    """A backend whose operations are timed; everything else is that of the one below. Closing it writes the trace into
+    the folder that is given, if one is."""
 
-    def __init__(self, backend: Backend, watch: Watch) -> None:
-        self._backend, self.watch = backend, watch
+    def __init__(self, backend: Backend, watch: Watch, folder: str = "") -> None:
+        self._backend, self.watch, self._folder = backend, watch, folder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -286,16 +333,27 @@ class WatchedBackend:
 
     def close(self, error: BaseException | None = None) -> None:
         self.watch.tell("close", error=error)
-        self._backend.close(error)
+        folder, self._folder = self._folder, ""  # closing again does nothing
+        try:
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+                self.watch.write_trace(Path(folder) / TRACE.format(self.watch.rank))
+        finally:
+            self._backend.close(error)
 
 
-def watched(backend: Backend, trace: bool, verbose: bool) -> WatchedBackend:
-    """A backend that is looked upon. With `trace` every worker calls it: its clock begins when all have."""
+def watched(backend: Backend, pace: Pace, trace: bool, verbose: bool) -> WatchedBackend:
+    """A backend that is looked upon. With `trace` every worker calls it: its clock begins when all have. With
+    MEZZO_KV_TRACE that is so anyway, and the trace is written at the end; who comes later in the place of a worker that
+    has died writes none."""
+    folder = switch(FOLDER) if backend.kind not in OF_ONE and not backend.gathering else ""
     if isinstance(backend, WatchedBackend):
         verbose |= backend.watch.verbose
         backend = backend._backend
+    trace |= bool(folder)
     if trace:
         backend.barrier()
     watch = Watch(backend, sys.stderr if verbose else None, trace)
     watch.tell("join", kind=backend.kind, workers=backend.num_workers)
-    return WatchedBackend(backend, watch)
+    pace.watch = watch
+    return WatchedBackend(backend, watch, folder)

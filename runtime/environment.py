@@ -33,6 +33,7 @@ SWITCHES = {
     "MEZZO_KV_REJOIN": "seconds in which all workers meet again, another one in the place of one that died",
     "MEZZO_KV_KEPT": "descriptor of what outlives a server",
     "MEZZO_KV_VERBOSE": "1 to write a line of JSON for each event of a store to standard error",
+    "MEZZO_KV_TRACE": "the folder in which the workers of a job write traces, as `mezzo launch --trace` sets it",
     "MEZZO_GPU": "the number of the GPU of this process, which device='gpu' means; 0 if not given",
     "MEZZO_INCARNATION": "how often this process was started again in its place",
     "MEZZO_ATTEMPT": "how many times the launcher has begun this job before",

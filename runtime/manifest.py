@@ -36,7 +36,7 @@ RECORD, COMMAND = "MEZZO_RECORD", "MEZZO_RECORD_COMMAND"  # where the workers of
 # Not written down: the secret of a job, where manifests are, and who is who in a job, which its launcher says.
 UNSAID = frozenset({
     "MEZZO_JOB_KEY", REPLAY, RECORD, COMMAND, "MEZZO_RANK", "MEZZO_HOST", "MEZZO_ATTEMPT", "MEZZO_INCARNATION",
-    "MEZZO_GPU",
+    "MEZZO_GPU", "MEZZO_KV_TRACE",
 })  # fmt: skip
 PACKAGES = (
     "numpy", "ml_dtypes", "onednn-cpu-gomp", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cuda-nvrtc",

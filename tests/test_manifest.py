@@ -160,7 +160,7 @@ def test_a_job_comes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.Monkey
     """A manifest for each rank; what has changed of one rank's data, or of what it pushes, is told of that rank."""
     monkeypatch.chdir(tmp_path)
     digits = held_out()
-    arrays = {"image": digits.inputs[:48], "target": digits.labels[:48], "own": np.arange(2.0)}
+    arrays: dict[str, Any] = {"image": digits.inputs[:48], "target": digits.labels[:48], "own": np.arange(2.0)}
     np.savez("data.npz", **arrays)
     shutil.copy(digits_model(), "model.onnx")
     Path("job.py").write_text(JOB)
@@ -200,7 +200,7 @@ def test_records_of_a_store(tmp_path: Path) -> None:
         trainer.step(4)
         kv.init("words", np.zeros((5, 2)))
         kv.push("words", mz.nd.row_sparse_array((np.ones((1, 2)), [3]), (5, 2)))
-        kv.__exit__(type(error), error, None)
+        kv.__exit__(None if error is None else type(error), error, None)
         kv.close()
         begins(dict)  # nobody records any more
         return {} if error else recorded_in(tmp_path)["worker 0"].digests

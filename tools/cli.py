@@ -14,6 +14,7 @@ from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
 from .cli_pack import pack
+from .cli_report import report
 from .cli_serve import serve
 from .cli_top import top
 from .fills import given_arrays
@@ -67,6 +68,7 @@ cli.add_command(convert)
 cli.add_command(pack)
 cli.add_command(coverage)
 cli.add_command(replay)
+cli.add_command(report)
 cli.add_command(serve)
 cli.add_command(top)
 
@@ -341,6 +343,12 @@ def bench(
     metavar="FOLDER",
     help="Write a manifest for each rank, so that `mezzo replay FOLDER` runs the job again and compares all bits.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Write a trace for each rank, so that `mezzo report FOLDER` tells how the job went.",
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(
@@ -353,6 +361,7 @@ def launch(
     rejoin: bool,
     where: Path | None,
     record: Path | None,
+    trace: Path | None,
     script: str,
     args: tuple[str, ...],
 ) -> None:
@@ -362,7 +371,8 @@ def launch(
     ends badly; the exit code is that of the first to do so. SIGUSR1 and SIGUSR2 begin the job again with a worker fewer
     or more.
     """
-    from ..kvstore.recording import recorded_into
+    from ..kvstore.recording import emptied, recorded_into
+    from ..kvstore.watching import FOLDER, TRACE
     from ..runtime.environment import switch
     from ..runtime.manifest import REPLAY
     from .crew import Member
@@ -373,10 +383,11 @@ def launch(
         raise click.UsageError("give the number of workers: -n, or --gpus where each has one")
     if rejoin and not restarts:
         raise click.UsageError("give --restarts: each worker that is replaced counts as one")
-    if rejoin and record:
-        raise click.UsageError("--record is for jobs that begin again as a whole: leave out --rejoin")
+    if rejoin and (record or trace):
+        raise click.UsageError("--record and --trace are for jobs that begin again as a whole: leave out --rejoin")
     command, count = command_of(script, args), gpus or workers or 1
     told = {} if record is None else recorded_into(switch(REPLAY) or record)
+    told |= {} if trace is None else {FOLDER: str(emptied(trace, TRACE))}
 
     def job(scale: Scale) -> tuple[Member, ...]:
         own = gpus_for(scale.workers) if gpus else ()

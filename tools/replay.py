@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from ..kvstore.recording import recorded_in
 from ..ops.errors import ExecutionError, InputError, MezzoError
 from ..runtime.manifest import REPLAY, Manifest, read
 from .report import Report, Table, show
@@ -47,6 +46,8 @@ def replay(manifest: Path, deadline: float, as_json: bool) -> None:
 
 def recorded_at(path: Path) -> Mapping[str, Manifest]:
     """The manifests of a job by the names of its workers, or the one of a run under no name."""
+    from ..kvstore.recording import recorded_in
+
     return recorded_in(path) if path.is_dir() else {"": read(path)}
 
 
