@@ -36,11 +36,11 @@ def ip(*args: str) -> None:
 
 
 class Hosts:
-    """Namespaces a, b and c, with addresses 10.77.0.1 to 10.77.0.3 on one switch."""
+    """Namespaces a, b and c, with addresses 10.77.0.1 to 10.77.0.3 on one switch; or others."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: str = "abc") -> None:
         self._prefix = f"mz{os.getpid()}"
-        self.names = ("a", "b", "c")
+        self.names = (*names,)
         self._made: list[str] = []
 
     def make(self) -> None:
