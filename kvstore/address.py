@@ -56,16 +56,16 @@ def listen(address: Address) -> socket.socket:
 
 
 class ReservedPort:
-    """A free port of loopback that nobody else gets until `close`, or until this is collected.
+    """A free port of an address of this machine that nobody else gets until `close`, or until this is collected.
 
     The socket is bound and does not listen: the kernel gives its port neither to who asks for any nor to who connects,
     and `listen` may have it.
     """
 
-    def __init__(self) -> None:
-        self._socket = socket.socket()
+    def __init__(self, address: str = LOOPBACK) -> None:
+        self._socket = socket.socket(_family((address, 0)))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((LOOPBACK, 0))
+        self._socket.bind((address, 0))
         self.number = int(self._socket.getsockname()[1])
 
     def close(self) -> None:

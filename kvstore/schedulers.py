@@ -212,12 +212,12 @@ def start(variables: Mapping[str, str], found: Scheduled) -> list[int]:
         given = {**os.environ, **variables, "DMLC_ROLE": role}
         del given["MEZZO_RANK"]
         if role == "server" and "MEZZO_BIND" not in os.environ:
-            given["MEZZO_BIND"] = _reaches(found.address)
+            given["MEZZO_BIND"] = reaches(found.address)
         pids.append(os.posix_spawn(sys.executable, [sys.executable, "-m", "mezzo.kvstore.role"], given))
     return pids
 
 
-def _reaches(address: str) -> str:
+def reaches(address: str) -> str:
     """The address of this machine that others see who are where `address` is."""
     family, *_, place = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as sock:

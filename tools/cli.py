@@ -324,7 +324,13 @@ def bench(
 @click.option(
     "-s", "--servers", default=1, show_default=True, type=click.IntRange(0), help="0: the workers serve each other."
 )
-@click.option("--hosts", default=1, show_default=True, type=click.IntRange(1), help="Pretend so many machines.")
+@click.option(
+    "--hosts", default="1", show_default=True, metavar="NAMES|N", help="Start on these hosts (a,b), or pretend so many."
+)
+@click.option(
+    "--ssh", "shell", default="ssh", show_default=True, help="With names of hosts: what starts a command there."
+)
+@click.option("--address", metavar="ADDRESS", help="With names of hosts: the address at which they reach this machine.")
 @click.option("--grace", default=5.0, show_default=True, help="Seconds that a process has to end when it is asked to.")
 @restarts_option
 @click.option(
@@ -355,7 +361,9 @@ def launch(
     workers: int | None,
     gpus: int | None,
     servers: int,
-    hosts: int,
+    hosts: str,
+    shell: str,
+    address: str | None,
     grace: float,
     restarts: int,
     rejoin: bool,
@@ -365,7 +373,7 @@ def launch(
     script: str,
     args: tuple[str, ...],
 ) -> None:
-    """Run SCRIPT (a .py file or a program) with ARGS as the workers of a job on this machine.
+    """Run SCRIPT (a .py file or a program) with ARGS as the workers of a job, on this machine or on others.
 
     `mezzo.kv.create("dist_sync")` in the script then is the store that they share. Everything ends when one process
     ends badly; the exit code is that of the first to do so. SIGUSR1 and SIGUSR2 begin the job again with a worker fewer
@@ -376,6 +384,7 @@ def launch(
     from ..runtime.environment import switch
     from ..runtime.manifest import REPLAY
     from .crew import Member
+    from .hosts import members_on
     from .launch import Scale, command_of, gpus_for, members, shown
     from .launch import launch as run
 
@@ -389,9 +398,17 @@ def launch(
     told = {} if record is None else recorded_into(switch(REPLAY) or record)
     told |= {} if trace is None else {FOLDER: str(emptied(trace, TRACE))}
 
+    names = () if hosts.isdecimal() else tuple(filter(None, hosts.split(",")))
+    if names and (gpus or rejoin):
+        raise click.UsageError("--gpus and --rejoin are for jobs of this machine")
+    if not names and not (hosts.isdecimal() and int(hosts)):
+        raise click.UsageError("--hosts a,b, or a number of hosts to pretend")
+
     def job(scale: Scale) -> tuple[Member, ...]:
+        if names:
+            return members_on(names, command, scale.workers, scale.attempt, told, shell, address)
         own = gpus_for(scale.workers) if gpus else ()
-        about = (servers, min(hosts, scale.workers), scale.attempt, restarts > 0, own, rejoin, told)
+        about = (servers, min(int(hosts), scale.workers), scale.attempt, restarts > 0, own, rejoin, told)
         return members(command, scale.workers, *about)
 
     job(Scale(0, count))  # numbers that make no job are told before anything starts

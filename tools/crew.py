@@ -60,6 +60,7 @@ class Member:
     kept: int | None = None  # descriptor of what outlives a server, so that it can be started again alone
     port: ReservedPort | None = field(default=None, repr=False)  # where the scheduler listens, until the job has ended
     replaced: bool = False  # another worker may take its place, and the others meet it
+    told: bytes = field(default=b"", repr=False)  # its standard input begins with that, and ends with the launcher
 
     @property
     def name(self) -> str:
@@ -116,7 +117,7 @@ class Crew:
         process = subprocess.Popen(
             member.command,
             env={**member.environment, MARK: self._mark},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if member.told else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -125,6 +126,10 @@ class Crew:
         self._processes[member] = process
         self._running.add(member)
         self._tell_guard(f"{process.pid}\n")
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):  # its end is told by its exit code
+                process.stdin.write(member.told)
+                process.stdin.flush()
         assert process.stdout is not None and process.stderr is not None
         for stream, error in ((process.stdout, False), (process.stderr, True)):
             self._readers.append(_threaded(self._read, member, stream, error))
@@ -232,6 +237,9 @@ class Crew:
         self._guard.stdin.close()
         for process in (*self._processes.values(), self._guard):
             process.wait()
+            if process.stdin is not None:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
         for reader in self._readers:
             reader.join(grace)
 

@@ -218,7 +218,7 @@ class TracedJob:
         return [united([t for times in by.values() for t in times]) for by in self.blamed]
 
     def parts(self, i: int, low: float = 0.0, high: float = float("inf")) -> dict[str, float]:
-        """What a worker did between two times, in seconds, of all that its steps take there."""
+        """Seconds of each part of what a worker did between two times, as far as steps of it lie there."""
         one = self.workers[i]
         first = bisect_right(one.steps, low, key=lambda s: s.ended)
         steps = list(takewhile(lambda s: s.began < high, one.steps[first:]))

@@ -84,11 +84,7 @@ def members(
     if hosts > 1 and not servers:
         raise InputError(f"{hosts} hosts without a server", where="launch", hint="hosts meet at servers: give -s 1")
     here = socket.gethostname()
-    key, key_file = (os.environ.get(name, "").strip() for name in ("MEZZO_JOB_KEY", secret.FILE))
-    if key_file:
-        secret.read_key(key_file)  # one error, not one of each process
-    elif not key:
-        key = secret.fresh()  # no other process of this machine can join the job, or end it
+    key, key_file = key_of_job()
     port = ReservedPort()  # others start jobs, and connect, before the scheduler listens
     job = Environment("scheduler", (LOOPBACK, port.number), workers, servers, here, key=key, key_file=key_file)
     job = replace(job, grace=AWAY if kept and servers else 0.0, rejoin=AWAY if rejoin else 0.0)
@@ -116,6 +112,17 @@ def members(
         *(member("server", i, here, ROLE) for i in range(servers)),
         *(member("worker", i, names[i * hosts // workers], command) for i in range(workers)),
     )
+
+
+def key_of_job() -> tuple[str, str]:
+    """The key of a job, and the file that it is in, if it is in one; a fresh one unless one is given. Raises InputError
+    for a file that holds none."""
+    key, key_file = (os.environ.get(name, "").strip() for name in ("MEZZO_JOB_KEY", secret.FILE))
+    if key_file:
+        secret.read_key(key_file)  # one error, not one of each process
+    elif not key:
+        key = secret.fresh()  # no other process of this machine can join the job, or end it
+    return key, key_file
 
 
 def gpus_for(workers: int) -> tuple[int, ...]:
