@@ -1,5 +1,5 @@
 """What the pages show works as it stands there: blocks of Python (those that begin with the name of a file are such
-files), and lines that begin with `mezzo train`, `mezzo convert` or `mezzo launch`."""
+files), and lines that begin with `mezzo train`, `mezzo convert`, `mezzo launch` and a few more."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_blocks_and_commands_run(desk: None, page: Path) -> None:
             Path(file[1]).write_text(block)
         else:
             exec(compile(block, str(page), "exec"), names)
-    commands = re.findall(r"^mezzo ((?:train|convert|launch|pack) .*)$", text, re.M)
+    commands = re.findall(r"^mezzo ((?:train|convert|launch|pack|report) .*)$", text, re.M)
     for command in commands:
         given = shlex.split(command, comments=True)
         if given[0] == "launch":  # ends with the exit code of the job

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..ops.errors import InputError
 from .following import OTHER_NAMES, Callback, Functions, Resumed, Run, Trains, follow, states_of
+from .outer import Outer
 from .recorded import Record
 from .reported import Report
 from .watching import Progress, Speedometer, TensorBoard
@@ -175,6 +176,6 @@ class Log(Callback):
 
 
 __all__ = [
-    "OTHER_NAMES", "Callback", "EarlyStopping", "Functions", "Log", "Plateau", "Progress", "Record", "Report",
-    "Resumed", "Run", "Save", "Speedometer", "TensorBoard", "Trains", "follow", "states_of",
+    "OTHER_NAMES", "Callback", "EarlyStopping", "Functions", "Log", "Outer", "Plateau", "Progress", "Record",
+    "Report", "Resumed", "Run", "Save", "Speedometer", "TensorBoard", "Trains", "follow", "states_of",
 ]  # fmt: skip
