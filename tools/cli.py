@@ -13,6 +13,7 @@ import numpy as np
 from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
+from .cli_launch import launch, restarts_option
 from .cli_pack import pack
 from .cli_report import report
 from .cli_serve import serve
@@ -47,13 +48,6 @@ shape_option = click.option(
     metavar="NAME=SIZES",
     help="An input's shape (x=1,3,224,224) or a dim (batch=8).",
 )
-restarts_option = click.option(
-    "--restarts",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0),
-    help="How often the job begins again after a failure, from what it has saved.",
-)
 seed_option = click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
 
 
@@ -65,6 +59,7 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(convert)
+cli.add_command(launch)
 cli.add_command(pack)
 cli.add_command(coverage)
 cli.add_command(replay)
@@ -316,104 +311,6 @@ def bench(
     if into and into != "-":
         Path(into).write_text(made.json_text() + "\n", "utf8")
     show(made, as_json=into == "-")
-
-
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--workers", type=click.IntRange(1), help="Processes that run the script.")
-@click.option("--gpus", type=click.IntRange(1), help="So many workers, each with a GPU of its own: device='gpu'.")
-@click.option(
-    "-s", "--servers", default=1, show_default=True, type=click.IntRange(0), help="0: the workers serve each other."
-)
-@click.option(
-    "--hosts", default="1", show_default=True, metavar="NAMES|N", help="Start on these hosts (a,b), or pretend so many."
-)
-@click.option(
-    "--ssh", "shell", default="ssh", show_default=True, help="With names of hosts: what starts a command there."
-)
-@click.option("--address", metavar="ADDRESS", help="With names of hosts: the address at which they reach this machine.")
-@click.option("--grace", default=5.0, show_default=True, help="Seconds that a process has to end when it is asked to.")
-@restarts_option
-@click.option(
-    "--rejoin", is_flag=True, help="With --restarts: a worker that is killed is replaced, and the others go on."
-)
-@click.option(
-    "--job",
-    "where",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write where the job is, with its key, for `mezzo top FILE`; nobody else may read it.",
-)
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Write a manifest for each rank, so that `mezzo replay FOLDER` runs the job again and compares all bits.",
-)
-@click.option(
-    "--trace",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Write a trace for each rank, so that `mezzo report FOLDER` tells how the job went.",
-)
-@click.argument("script")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def launch(
-    workers: int | None,
-    gpus: int | None,
-    servers: int,
-    hosts: str,
-    shell: str,
-    address: str | None,
-    grace: float,
-    restarts: int,
-    rejoin: bool,
-    where: Path | None,
-    record: Path | None,
-    trace: Path | None,
-    script: str,
-    args: tuple[str, ...],
-) -> None:
-    """Run SCRIPT (a .py file or a program) with ARGS as the workers of a job, on this machine or on others.
-
-    `mezzo.kv.create("dist_sync")` in the script then is the store that they share. Everything ends when one process
-    ends badly; the exit code is that of the first to do so. SIGUSR1 and SIGUSR2 begin the job again with a worker fewer
-    or more.
-    """
-    from ..kvstore.recording import emptied, recorded_into
-    from ..kvstore.watching import FOLDER, TRACE
-    from ..runtime.environment import switch
-    from ..runtime.manifest import REPLAY
-    from .crew import Member
-    from .hosts import members_on
-    from .launch import Scale, command_of, gpus_for, members, shown
-    from .launch import launch as run
-
-    if len({workers, gpus} - {None}) != 1:
-        raise click.UsageError("give the number of workers: -n, or --gpus where each has one")
-    if rejoin and not restarts:
-        raise click.UsageError("give --restarts: each worker that is replaced counts as one")
-    if rejoin and (record or trace):
-        raise click.UsageError("--record and --trace are for jobs that begin again as a whole: leave out --rejoin")
-    command, count = command_of(script, args), gpus or workers or 1
-    told = {} if record is None else recorded_into(switch(REPLAY) or record)
-    told |= {} if trace is None else {FOLDER: str(emptied(trace, TRACE))}
-
-    names = () if hosts.isdecimal() else tuple(filter(None, hosts.split(",")))
-    if names and (gpus or rejoin):
-        raise click.UsageError("--gpus and --rejoin are for jobs of this machine")
-    if not names and not (hosts.isdecimal() and int(hosts)):
-        raise click.UsageError("--hosts a,b, or a number of hosts to pretend")
-
-    def job(scale: Scale) -> tuple[Member, ...]:
-        if names:
-            return members_on(names, command, scale.workers, scale.attempt, told, shell, address)
-        own = gpus_for(scale.workers) if gpus else ()
-        about = (servers, min(int(hosts), scale.workers), scale.attempt, restarts > 0, own, rejoin, told)
-        return members(command, scale.workers, *about)
-
-    job(Scale(0, count))  # numbers that make no job are told before anything starts
-    with shown(job, where) as begin:
-        sys.exit(run(begin, grace=grace, restarts=restarts, workers=count))
 
 
 class _Again(click.Command):
