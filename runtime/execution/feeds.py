@@ -71,7 +71,7 @@ def chosen(signature: Signature, names: Sequence[str] | None) -> tuple[str, ...]
     return tuple(signature.outputs if names is None else names)
 
 
-def planned_types(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> dict[str, Type]:
+def planned_types(signature: Signature, shapes: Mapping[str, Any]) -> dict[str, Type]:
     """The types of all inputs, with these shapes of some. InputError lists names that the model does not have."""
     known = signature.inputs
     unknown = [repr(n) for n in shapes if not isinstance(known.get(n), Tensor)]

@@ -17,7 +17,7 @@ SERVERS = re.compile(r"\bserver (\d+)")
 
 
 WHO = (
-    r"(?:host '\w+' \(ranks? [\d, ]+\)|(?:rank|worker|server) \d+(?: on host '\w+'| on \w+)?"
+    r"(?:host '\w+' \(ranks? [\d, ]+\)|(?:rank|worker|server|agent) \d+(?: on host '\w+'| on \w+)?"
     r"|the agent of (?:this host|host '\w+'|\w+))"
 )
 LINK = re.compile(rf"{WHO} (?:is lost|failed|ended with code \d+): (?:{WHO}: )?(?:\w+Error: )?(?:\w+, rank \d+: )?")
@@ -60,7 +60,8 @@ def check(job: Job) -> None:
     if fate.harmless:
         for process in failed:
             back = plan.fault == "back" and process in job.servers
-            late = (process in job.agents or back) and "nobody listens" in str(process.error)  # all had ended
+            over = any(text in str(process.error) for text in ("nobody listens", "the job has ended"))
+            late = (process in job.agents or back) and over  # all had ended
             if not late:
                 world.violate(f"{process.name} fails for nothing: {process.error}")
         return

@@ -166,6 +166,8 @@ class Hosts:
         """The mesh, when all have come."""
         world = self._world
         wires = self._wires.setdefault(name, Wires(members))
+        for other in [m for m, process in wires.joined.items() if process.over]:
+            del wires.joined[other]  # its door has closed
         wires.joined[me] = world.current
         made = wires.meshes[me] = SimMesh(world, me, wires)
         end = world.now + deadline
