@@ -108,6 +108,10 @@ class HybridBlock(Block):
         super().hybridize(active, **how)
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """State for a copy, without the traces: they read the parameters of this block."""
+        return {**self.__dict__, "_traces": {}, "_broken": {}, "_cuts": {}}
+
     def keep_imperative(self, why: str = "it was asked for") -> Self:
         """Never trace this block, nor let a trace go through it."""
         self._imperative = why

@@ -15,6 +15,7 @@ from .. import nd
 from ..kvstore.recording import begins
 from ..nd.array import Array
 from ..nd.compiled import CompiledFunction, initial_value
+from ..nd.files import told
 from ..nd.random import generator
 from ..nd.running import one_place
 from ..nd.sparse import RowSparse
@@ -299,8 +300,8 @@ class Trainer:
                 kv.pushpull(key, p.grad(), p.grad(), priority=-number)
 
     def save_states(self, path: str | os.PathLike[str]) -> None:
-        """Write the optimizer's states to a file (.safetensors or .npz). Where the optimizer runs on the store, its
-        states are there: every worker calls this, and rank 0 writes a .safetensors."""
+        """Write the optimizer's states to a file of any name: safetensors, or .npz where it is called so. Where the
+        optimizer runs on the store, its states are there: every worker calls this, and rank 0 writes."""
         if self._gathered:
             raise InputError(
                 f"{self._calls % self._gather} of {self._gather} calls of an update are made",
@@ -313,15 +314,17 @@ class Trainer:
         _, arrays = self._ready()
         for a in arrays.values():
             a.wait_to_read()
-        nd.save(path, {n: nd.asarray(np.array(v)) for n, v in self._states.items() if n not in arrays})
+        kept = {n: nd.asarray(np.array(v)) for n, v in self._states.items() if n not in arrays}
+        nd.save(path, kept, ending=".npz" if str(path).endswith(".npz") else ".safetensors")
 
     def load_states(
         self, path: str | os.PathLike[str], names: Sequence[str] = (), *, updates: int | None = None
     ) -> None:
-        """Take up states that `save_states` has written, or MXNet has (.states), for which `names` and `updates` are
+        """Take up states that `save_states` has written, or MXNet has, for which `names` and `updates` are
         explained at `take_up` in train/from_mxnet.py. Raises InputError where they are not those of this trainer,
         ModelError where the optimizer runs on the store; every worker calls it then."""
-        if str(path).endswith(".states") and not self._on_store:
+        ending = None if self._on_store else told(path)
+        if ending is None and not self._on_store and not str(path).endswith((".npz", ".safetensors")):
             from ..train.from_mxnet import take_up
 
             self._ready()
@@ -331,7 +334,7 @@ class Trainer:
             self._updates = take_up(path, self._states, self.optimizer, [*self.params], rates, names, updates)
             return
         if names or updates is not None:
-            raise InputError("names= and updates= are for MXNet's .states", where=str(path), hint="leave them out")
+            raise InputError("names= and updates= are for states of MXNet", where=str(path), hint="leave them out")
         if self._on_store:
             from ..kvstore.states import read_states
 
@@ -340,7 +343,7 @@ class Trainer:
             self._updates = max((counts.get(self._prefix + name, 0) for name in self.params), default=0)
             return
         _, arrays = self._ready()
-        stored = nd.load(path)
+        stored = nd.load(path, ending=ending)
         assert isinstance(stored, Mapping)
         mine = {n for n in self._states if n not in arrays}
         if mine != {*stored}:

@@ -21,8 +21,9 @@ from .running import adopt
 Held = Array | Sequence[Array] | Mapping[str, Array]
 
 
-def save(path: str | os.PathLike[str], data: Held) -> None:
-    """Write an array, a list or a dict of arrays to a `.safetensors` or `.npz` file, which is replaced as a whole.
+def save(path: str | os.PathLike[str], data: Held, *, ending: str | None = None) -> None:
+    """Write an array, a list or a dict of arrays to a `.safetensors` or `.npz` file, which is replaced as a whole;
+    `ending` says which, whatever the file is called.
 
     Raises InputError for another ending, ModelError where the file cannot be written.
 
@@ -33,7 +34,7 @@ def save(path: str | os.PathLike[str], data: Held) -> None:
     >>> load(path)["w"].asnumpy()
     array([1., 1.], dtype=float32)
     """
-    ending = _ending(path)
+    ending = ending or _ending(path)
     if isinstance(data, Array):
         data = [data]
     named = data if isinstance(data, Mapping) else {str(i): x for i, x in enumerate(data)}
@@ -51,13 +52,17 @@ def save(path: str | os.PathLike[str], data: Held) -> None:
 
 
 def load(
-    path: str | os.PathLike[str], *, device: Place | str | None = None, ctx: Place | None = None
+    path: str | os.PathLike[str],
+    *,
+    device: Place | str | None = None,
+    ctx: Place | None = None,
+    ending: str | None = None,
 ) -> dict[str, Array]:
     """The arrays of a file by name; those of a list are called "0", "1" and so on.
 
     Raises InputError for another ending, ModelError for a file that is damaged or holds a pickle.
     """
-    ending, place = _ending(path), place_of(device or ctx)
+    ending, place = ending or _ending(path), place_of(device or ctx)
     try:
         if ending == ".npz":
             with open_regular(path) as handle, np.load(handle, allow_pickle=False) as file:
@@ -76,6 +81,13 @@ def load(
 def _content(path: str | os.PathLike[str]) -> bytes:
     with open_regular(path) as handle:
         return handle.read()
+
+
+def told(path: str | os.PathLike[str]) -> str | None:
+    """The ending that a file's first bytes tell, whatever it is called; None if it is of neither format."""
+    with open_regular(path) as handle:
+        first = handle.read(9)
+    return ".npz" if first[:2] == b"PK" else ".safetensors" if first[8:] == b"{" else None
 
 
 def _ending(path: str | os.PathLike[str]) -> str:

@@ -61,6 +61,21 @@ class ArrayMethods(ArrayOperators):
         """A copy of its own."""
         return apply("Identity", self)
 
+    def __copy__(self) -> Array:
+        return self.copy()
+
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Array:
+        """A copy of its own; a parameter's has a gradient of its own."""
+        copied: Array = self.copy()
+        if self.grad is not None:
+            stype = "default" if isinstance(self.grad, Array) else "row_sparse"
+            copied.attach_grad(self._origin.request, stype=stype)
+        return copied
+
+    def __reduce__(self: Any) -> Any:
+        """The elements as NumPy pickles them, for programs that do. The product itself reads no pickle."""
+        return functions.asarray, (self.asnumpy(),)
+
     def copyto(self: Any, other: Array | Place) -> Array:
         """Copy into another array of this shape, which is returned, or to a device. Both may be on different ones."""
         if isinstance(other, Place):

@@ -11,6 +11,7 @@ import random as python_random
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,8 @@ class Generator:
     def uniform(
         self, low: float = 0.0, high: float = 1.0, shape: Shape = (), *, dtype: Any = "float32", ctx: Where = None
     ) -> Array:
-        """Floats in [low, high): `RandomUniform`."""
+        """Floats in [low, high): `RandomUniform`. Raises InputError where high is below low."""
+        _check(low <= high and isfinite(high - low), f"from {low} to {high}", "uniform", "low <= high, both finite")
         attrs = {"low": float(low), "high": float(high), "shape": _shape(shape), "dtype": _float(dtype)}
         result: Array = self._draw("RandomUniform", (), ctx, attrs)
         return result
@@ -106,7 +108,9 @@ class Generator:
     def normal(
         self, shape: Shape = (), loc: float = 0.0, scale: float = 1.0, *, dtype: Any = "float32", ctx: Where = None
     ) -> Array:
-        """Floats of a normal distribution: `RandomNormal`."""
+        """Floats of a normal distribution: `RandomNormal`. Raises InputError for a scale below 0."""
+        good = isfinite(loc) and isfinite(scale) and scale >= 0
+        _check(good, f"loc={loc}, scale={scale}", "normal", "finite numbers, scale from 0 on")
         attrs = {"mean": float(loc), "scale": float(scale), "shape": _shape(shape), "dtype": _float(dtype)}
         result: Array = self._draw("RandomNormal", (), ctx, attrs)
         return result
@@ -125,10 +129,11 @@ class Generator:
 
     def bernoulli(self, prob: Array | float = 0.5, shape: Shape | None = None, *, ctx: Where = None) -> Array:
         """Return random booleans that are true with the given probability: `Bernoulli`; in the shape of an array of
-        probabilities."""
+        probabilities. Raises InputError for a number that is no probability."""
         if isinstance(prob, Array):
             result: Array = self._draw("Bernoulli", (prob,), None, {"dtype": DType.BOOL.onnx})
             return result
+        _check(0 <= prob <= 1, f"prob={prob}", "bernoulli", "a number from 0 to 1")
         return self.uniform(shape=() if shape is None else shape, ctx=ctx) < prob
 
     def dropout(self, x: Array, rate: float) -> Array:
@@ -138,12 +143,18 @@ class Generator:
         return result
 
     def permutation(self, n: int, *, ctx: Where = None) -> Array:
-        """0 to n - 1 in random order."""
+        """0 to n - 1 in random order. Raises InputError for n below 0."""
+        _check(n >= 0, f"n={n}", "permutation", "a whole number from 0 on")
         return argsort(self._fine((n,), ctx))
 
     def shuffle(self, x: Array) -> None:
         """Put the slices of the first axis into random order, in place."""
         assign(x, take(x, self.permutation(x.shape[0], ctx=x.device), axis=0))
+
+
+def _check(good: bool, what: str, where: str, hint: str) -> None:
+    if not good:
+        raise InputError(what, where=f"mezzo.random.{where}", hint=hint)
 
 
 def _shape(shape: Shape) -> tuple[int, ...]:
