@@ -60,7 +60,7 @@ def serve(environment: Environment, place: ServedHost) -> None:
     error: MezzoError | None = None
     try:
         me = len(place.ranks)
-        mesh = join(place.name, me, me + 1, max(environment.deadline, STARTING), agent=True)
+        mesh = join(place.name, me, me + 1, max(environment.deadline, STARTING))
         try:
             member = Member(loop, environment, "agent", gathering=place.gathering)
             link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")

@@ -331,7 +331,7 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
             if rank == ranks[0]:
                 pid = agent.start(environment, agent.ServedHost(name, ranks, welcome.gathering))
             patience, look = max(environment.deadline, agent.STARTING), partial(_look, member, pid)
-            mesh = join(name, ranks.index(rank), len(ranks) + 1, patience, look=look, agent=True)
+            mesh = join(name, ranks.index(rank), len(ranks) + 1, patience, look=look)
         else:
             ranks = (rank,)
             mesh = join(f"{name}/{rank}", 0, 1, environment.deadline)

@@ -246,16 +246,14 @@ def join(
     deadline: float,
     who: str = "worker",
     look: Callable[[], None] = lambda: None,
-    agent: bool = False,
 ) -> Mesh:
-    """Find the other members: those that call this on the same host with the same name. The last one may be an `agent`.
+    """Find the other members: those that call this on the same host with the same name.
 
     The sockets have abstract names, which end with their processes, and take connections of the same user alone. Raises
     DeadlineError that names the members who have not come after `deadline` seconds, and whatever `look` raises, which
     is called now and then while some are missing.
     """
     end = time.monotonic() + deadline
-    called = [f"{who} {m}" for m in range(members - agent)] + ["the agent of this host"] * agent
     found: dict[int, socket.socket] = {}
     door = socket.socket(socket.AF_UNIX)
     try:
@@ -263,7 +261,7 @@ def join(
             door.bind(f"\0{name}/{me}")
         except OSError as error:
             raise InputError(
-                f"{called[me]} is there already: {error}", where=name, hint="does another job use the same port?"
+                f"{who} {me} is there already: {error}", where=name, hint="does another job use the same port?"
             ) from error
         door.listen(members)
         try:
@@ -286,8 +284,8 @@ def join(
         except TimeoutError as error:
             missing = [m for m in range(members) if m != me and m not in found]
             raise DeadlineError(
-                f"{members - len(missing)} of {members} members joined within {deadline:g} s; missing: "
-                f"{', '.join(called[m] for m in missing)}",
+                f"{members - len(missing)} of {members} {who}s joined within {deadline:g} s; missing {who}s: "
+                f"{', '.join(map(str, missing))}",
                 where=f"level 1, {name}",
                 hint="did all of them start, and do they see the same MEZZO_HOST?",
             ) from error
