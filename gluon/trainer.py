@@ -15,7 +15,7 @@ from .. import nd
 from ..kvstore.recording import begins
 from ..nd.array import Array
 from ..nd.compiled import CompiledFunction, initial_value
-from ..nd.files import told
+from ..nd.files import ending_of_content
 from ..nd.random import generator
 from ..nd.running import one_place
 from ..nd.sparse import RowSparse
@@ -301,7 +301,7 @@ class Trainer:
 
     def save_states(self, path: str | os.PathLike[str]) -> None:
         """Write the optimizer's states to a file of any name: safetensors, or .npz where it is called so. Where the
-        optimizer runs on the store, its states are there: every worker calls this, and rank 0 writes."""
+        optimizer runs on the store, its states are there: every worker calls this, and rank 0 writes safetensors."""
         if self._gathered:
             raise InputError(
                 f"{self._calls % self._gather} of {self._gather} calls of an update are made",
@@ -323,7 +323,7 @@ class Trainer:
         """Take up states that `save_states` has written, or MXNet has, for which `names` and `updates` are
         explained at `take_up` in train/from_mxnet.py. Raises InputError where they are not those of this trainer,
         ModelError where the optimizer runs on the store; every worker calls it then."""
-        ending = None if self._on_store else told(path)
+        ending = None if self._on_store else ending_of_content(path)
         if ending is None and not self._on_store and not str(path).endswith((".npz", ".safetensors")):
             from ..train.from_mxnet import take_up
 

@@ -83,7 +83,7 @@ def _content(path: str | os.PathLike[str]) -> bytes:
         return handle.read()
 
 
-def told(path: str | os.PathLike[str]) -> str | None:
+def ending_of_content(path: str | os.PathLike[str]) -> str | None:
     """The ending that a file's first bytes tell, whatever it is called; None if it is of neither format."""
     with open_regular(path) as handle:
         first = handle.read(9)

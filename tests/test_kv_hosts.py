@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -78,9 +79,10 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    made = Hosts()
+@contextmanager
+def made_hosts(names: str = "abc") -> Iterator[Hosts]:
+    """Hosts for a test, which is skipped where none can be made."""
+    made = Hosts(names)
     try:
         if shutil.which("ip") is None:
             pytest.skip("there is no `ip` here: hosts cannot be made")
@@ -91,6 +93,12 @@ def hosts() -> Iterator[Hosts]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with made_hosts() as made:
+        yield made
 
 
 def environment(hosts: Hosts, role: Role, rank: int | None, place: str, name: str) -> dict[str, str]:

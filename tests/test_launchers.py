@@ -15,7 +15,7 @@ import pytest
 from mezzo.kvstore.recording import recorded_in
 
 from .conftest import ROOT
-from .test_kv_hosts import Hosts
+from .test_kv_hosts import Hosts, made_hosts
 
 pytestmark = pytest.mark.soak
 LESSON = """
@@ -76,17 +76,8 @@ def test_a_launcher_comes_to_the_same_bits(
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    made = Hosts("abcd")
-    try:
-        if shutil.which("ip") is None:
-            pytest.skip("there is no `ip` here: hosts cannot be made")
-        try:
-            made.make()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
+    with made_hosts("abcd") as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_hosts_come_to_the_same_bits(

@@ -47,6 +47,9 @@ def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.fr
     return arrays
 
 
+ONE_DICT, ONE_LIST = (dict, type(None)), (list, tuple, type(None))  # what a run need not look at further
+
+
 def by_name(owner: str, feeds: Any, outputs: Any, names: Any) -> None:
     """Raise InputError for feeds and buffers that are not given by name, and for names that are no list of them."""
     for what, given in (("feeds", feeds), ("outputs", {} if outputs is None else outputs)):
@@ -61,7 +64,7 @@ def by_name(owner: str, feeds: Any, outputs: Any, names: Any) -> None:
 
 def chosen(signature: Signature, names: Sequence[str] | None) -> tuple[str, ...]:
     """The outputs that a run computes: those named, or all. InputError lists names that the model does not have."""
-    unknown = [repr(n) for n in names or () if n not in signature.outputs]
+    unknown = [repr(n) for n in names or () if not isinstance(n, str) or n not in signature.outputs]
     if unknown:
         raise InputError(
             f"there is no output {', '.join(unknown)}",

@@ -34,7 +34,7 @@ from ..memory.pool import Pool
 from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
-from .feeds import by_name, checked, chosen, planned_types, signature_type
+from .feeds import ONE_DICT, ONE_LIST, by_name, checked, chosen, planned_types, signature_type
 from .fitting import AS_THEY_ARE, ProvenBuckets, fitting
 from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
@@ -434,7 +434,7 @@ class Session:
         """
         if self._process != _here:
             self._claim()
-        if feeds.__class__ is not dict or outputs is not None or names is not None:
+        if feeds.__class__ is not dict or outputs.__class__ not in ONE_DICT or names.__class__ not in ONE_LIST:
             by_name(self._owner, feeds, outputs, names)
         if self._often and self._exact is not None:
             return self._exact.run(
@@ -455,13 +455,13 @@ class Session:
                         known.used, self._latest = self._kept.clock, known.bound
                         return answer
                 if known is None or known.wanted != wanted or not known.fits(feeds):
+                    by_name(self._owner, feeds, outputs, names)
                     key = fed_key(feeds)
                     known = None if key is None else self._known.get((wanted, key))
                     self._again = known or self._again
                 if known is not None:
                     return self._replay(known, feeds, outputs, draw)
-            direct = self._direct
-            if direct is not None and names is None and direct.fits(feeds, outputs or NO_BUFFERS):
+            if (direct := self._direct) is not None and names is None and direct.fits(feeds, outputs or NO_BUFFERS):
                 answer = self._seats.replay(direct, feeds, outputs or NO_BUFFERS)
                 if answer is not None:
                     return answer

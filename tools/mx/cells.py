@@ -195,15 +195,12 @@ class GRUCell(_Gated):
         return output, [output]
 
 
-class SequentialRNNCell(BaseRNNCell):
-    """Cells one behind the other."""
+class _CellOfCells(BaseRNNCell):
+    """A cell whose states are those of others."""
 
-    def __init__(self, params: RNNParams | None = None) -> None:
-        self._cells: list[BaseRNNCell] = []
+    def __init__(self, cells: Sequence[BaseRNNCell], params: RNNParams | None) -> None:
+        self._cells = [*cells]
         super().__init__("", params)
-
-    def add(self, cell: BaseRNNCell) -> None:
-        self._cells.append(cell)
 
     def reset(self) -> None:
         super().reset()
@@ -213,6 +210,16 @@ class SequentialRNNCell(BaseRNNCell):
     @property
     def state_info(self) -> list[dict[str, Any]]:
         return [info for cell in self._cells for info in cell.state_info]
+
+
+class SequentialRNNCell(_CellOfCells):
+    """Cells one behind the other."""
+
+    def __init__(self, params: RNNParams | None = None) -> None:
+        super().__init__((), params)
+
+    def add(self, cell: BaseRNNCell) -> None:
+        self._cells.append(cell)
 
     def begin_state(self, func: Any = None, **settings: Any) -> list[Any]:
         return [s for cell in self._cells for s in cell.begin_state(func, **settings)]
@@ -263,23 +270,13 @@ class ResidualCell(BaseRNNCell):
         return output + inputs, states
 
 
-class BidirectionalCell(BaseRNNCell):
+class BidirectionalCell(_CellOfCells):
     """A cell forwards and another backwards, side by side."""
 
     def __init__(
         self, l_cell: BaseRNNCell, r_cell: BaseRNNCell, params: RNNParams | None = None, output_prefix: str = "bi_"
     ) -> None:
-        self._ways = l_cell, r_cell
-        super().__init__("", params)
-
-    def reset(self) -> None:
-        super().reset()
-        for cell in self._ways:
-            cell.reset()
-
-    @property
-    def state_info(self) -> list[dict[str, Any]]:
-        return [info for cell in self._ways for info in cell.state_info]
+        super().__init__((l_cell, r_cell), params)
 
     def __call__(self, inputs: Any, states: Sequence[Any]) -> Any:
         raise InputError("it has no single steps", where="BidirectionalCell", hint="unroll it")
@@ -290,7 +287,7 @@ class BidirectionalCell(BaseRNNCell):
         self.reset()
         steps = _apart(length, inputs, layout)
         states = self._begun(begin_state, steps[0])
-        forward, backward = self._ways
+        forward, backward = self._cells
         count = len(forward.state_info)
         left, after = forward.unroll(length, steps, states[:count], layout)
         right, more = backward.unroll(length, steps[::-1], states[count:], layout)
