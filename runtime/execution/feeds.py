@@ -62,7 +62,7 @@ def by_name(owner: str, feeds: Any, outputs: Any, names: Any) -> None:
         raise InputError(f"names are a list of outputs, not {names!r}", where=owner, hint="give [name]")
 
 
-def chosen(signature: Signature, names: Sequence[str] | None) -> tuple[str, ...]:
+def chosen(signature: Signature, names: Sequence[Any] | None) -> tuple[str, ...]:
     """The outputs that a run computes: those named, or all. InputError lists names that the model does not have."""
     unknown = [repr(n) for n in names or () if not isinstance(n, str) or n not in signature.outputs]
     if unknown:
