@@ -358,7 +358,7 @@ class KVStore:
         error, as MEZZO_KV_VERBOSE=1 does for every store."""
         from .watching import watched
 
-        self._backend = made = watched(self._backend, self._pace, trace, verbose)
+        self._backend = made = watched(self._backend, self._pace, self.consistency, trace, verbose)
         return made.watch
 
     @property

@@ -99,8 +99,9 @@ class Span:
 class Watch:
     """Times and events of a store since `watch` was called: `timings` by verb and key, and those of a trace."""
 
-    def __init__(self, backend: Backend, events: TextIO | None, traced: bool) -> None:
+    def __init__(self, backend: Backend, events: TextIO | None, traced: bool, *, rounds: bool) -> None:
         self.rank, self.backend, self._events, self._traced = backend.rank, backend, events, traced
+        self._rounds = rounds  # the workers wait for each other in rounds
         self.timings: dict[tuple[str, str], Timing] = defaultdict(Timing)
         self.began = time.perf_counter()
         self._spans: list[Span] = []
@@ -214,6 +215,7 @@ class Watch:
         about = {"rank": self.rank, "workers": self.backend.num_workers, "kind": self.backend.kind}
         about |= {"host": os.environ.get("MEZZO_HOST") or socket.gethostname()}
         about |= {"inside": stats.inside, "between": stats.between, "cut": len(spans) >= MOST_EVENTS}
+        about |= {"rounds": self._rounds}
         replace_file(path, [json.dumps({"traceEvents": events, "otherData": about}).encode()])
 
 
@@ -342,7 +344,7 @@ class WatchedBackend:
             self._backend.close(error)
 
 
-def watched(backend: Backend, pace: Pace, trace: bool, verbose: bool) -> WatchedBackend:
+def watched(backend: Backend, pace: Pace, consistency: Iterable[str], trace: bool, verbose: bool) -> WatchedBackend:
     """A backend that is looked upon. With `trace` every worker calls it: its clock begins when all have. With
     MEZZO_KV_TRACE that is so anyway, and the trace is written at the end; who comes later in the place of a worker that
     has died writes none."""
@@ -353,7 +355,7 @@ def watched(backend: Backend, pace: Pace, trace: bool, verbose: bool) -> Watched
     trace |= bool(folder)
     if trace:
         backend.barrier()
-    watch = Watch(backend, sys.stderr if verbose else None, trace)
+    watch = Watch(backend, sys.stderr if verbose else None, trace, rounds={*consistency} == {"sequential"})
     watch.tell("join", kind=backend.kind, workers=backend.num_workers)
     pace.watch = watch
     return WatchedBackend(backend, watch, folder)

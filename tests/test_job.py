@@ -39,7 +39,8 @@ with mz.kv.create("dist_sync") as kv:
 
 
 def worker(rank: int, *operations: Operation, steps: Any = (), workers: int = 2, **about: Any) -> Traced:
-    told = {"rank": rank, "workers": workers, "kind": "dist_sync", "host": "h", "inside": 10, "between": 0, **about}
+    told = {"rank": rank, "workers": workers, "kind": "dist_sync", "host": "h", "inside": 10, "between": 0}
+    told |= {"rounds": True, "cut": False, **about}
     waits = [(o.began, o.ended) for o in operations]
     return Traced(told, operations, waits, steps)
 
@@ -51,8 +52,10 @@ def test_who_waits_for_whom_is_told_by_rounds() -> None:
                Operation("push", "k", 4.0, 4.1, 8), Operation("pull", "k", 4.1, 6.0, 8))  # fmt: skip
     job = TracedJob([a, b])
     assert [dict(by) for by in job.blamed] == [{1: [(1.0, 3.0)]}, {0: [(4.1, 5.0)]}]
-    assert TracedJob([a, worker(1, kind="dist_async")]).blamed == [{}, {}]
+    assert TracedJob([a, worker(1, rounds=False)]).blamed == [{}, {}]
     assert TracedJob([a], missing=[1]).blamed == [{}]
+    assert job.report().facts.get("cut") is None
+    assert "worker 1 end early" in TracedJob([a, worker(1, cut=True)]).report().facts["cut"]
 
 
 def test_parts_of_a_step_and_of_a_piece_of_it() -> None:
@@ -126,7 +129,7 @@ def test_a_job_without_steps_or_operations_has_a_page() -> None:
         ({"trace-0.json": "{}"}, "no trace of a worker"),
         ({"trace-0.json": '{"traceEvents": []}'}, "otherData"),
         ({"trace-0.json": '{"traceEvents": [{"ph": "X"}], "otherData": {"rank": 0, "workers": 1, "kind": "x", '
-          '"host": "h", "inside": 0, "between": 0}}'}, "ts"),
+          '"host": "h", "inside": 0, "between": 0, "rounds": true, "cut": false}}'}, "ts"),
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_named(tmp_path: Path, files: dict[str, str], said: str) -> None:

@@ -25,6 +25,7 @@ from .report import Report, Table, size
 
 MOST_KEYS = 20  # of the slowest, which are shown
 PUSHES, PULLS = ("push", "pushpull", "barrier"), ("pushpull", "pull", "barrier")  # begin a round; wait for its end
+ABOUT = ("rank", "workers", "kind", "host", "inside", "between", "rounds", "cut")  # what a trace says of its worker
 Interval = tuple[float, float]
 
 
@@ -71,7 +72,7 @@ def traced(path: Path) -> Traced:
     """The trace in a file. Raises InputError for what is none."""
     try:
         found = json.loads(path.read_bytes())
-        about = {name: found["otherData"][name] for name in ("rank", "workers", "kind", "host", "inside", "between")}
+        about = {name: found["otherData"][name] for name in ABOUT}
         operations, waits, steps = list[Operation](), list[Interval](), list[WorkerStep]()
         for event in found["traceEvents"]:
             if event["ph"] != "X":
@@ -169,8 +170,8 @@ class TracedJob:
 
     @property
     def rounds(self) -> bool:
-        """True if the workers wait for each other in rounds, as far as the kind of the store says."""
-        return all(one.about["kind"] != "dist_async" for one in self.workers)
+        """True if the workers wait for each other in rounds: their stores are sequential."""
+        return all(one.about["rounds"] for one in self.workers)
 
     @cached_property
     def end(self) -> float:
@@ -254,7 +255,9 @@ class TracedJob:
         if self.missing:
             facts["no trace of"] = f"workers {', '.join(map(str, self.missing))}; nobody knows who waited for whom"
         elif not self.rounds:
-            facts["rounds"] = "none: workers of this kind of store do not wait for each other"
+            facts["rounds"] = "none: workers of a store of this consistency do not wait for each other"
+        if cut := [one.name for one in self.workers if one.about["cut"]]:
+            facts["cut"] = f"the traces of {', '.join(cut)} end early: they hold no more events"
         if losses := self.losses():
             facts["loss"] = f"{losses[0]:.4g} in the first step, {losses[-1]:.4g} in the last of {len(losses)}"
         return Report("A job", facts, [t for t in (self._of_workers(), self._of_waits(), self._of_keys()) if t.rows])
