@@ -74,7 +74,7 @@ def serve(environment: Environment, place: ServedHost) -> None:
             raise
         group = Group(mesh, place.ranks, environment.deadline, f"the agent of {environment.host}", link)
         member.failed = link.uplink.failed = group.fail
-        member.moved = link.uplink.moved
+        member.moved, link.uplink.asked = link.uplink.moved, group.asked
 
         def report() -> None:
             """The agent's bytes, beside those of the workers."""

@@ -339,7 +339,7 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
         link = Link(loop, member, environment, me, len(ranks), levels.speaker(welcome, rank), "worker")
         group = Group(mesh, ranks, environment.deadline, f"{kind}, rank {rank}", link)
         member.failed = link.uplink.failed = group.fail
-        member.moved = link.uplink.moved
+        member.moved, link.uplink.asked = link.uplink.moved, group.asked
         again = rejoining(member, loop, lambda: open_dist(kind, replace(environment, rank=rank), levels))
         store = DistStore(kind, group, link, member, loop, pid, again if environment.rejoin else None)
         store.gathering = welcome.gathering

@@ -45,7 +45,8 @@ LOOPBACK = schedulers.LOOPBACK
 DEADLINE = 120.0
 TICK = 0.025  # seconds between looks at the clock, at most
 # Seconds beyond the deadline that a wait goes on where somebody else may know better who is missing: the workers of a
-# host of each other, then servers of hosts, then who speaks to servers of these, and then the others on its host.
+# host of each other, then servers of hosts (which they ask), then who speaks to servers of these, and then the others
+# on its host.
 BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 0.15, 0.3, 0.45
 ATTEMPT = "MEZZO_ATTEMPT"  # variable of a launcher: how many times the job was begun before
 INCARNATION = "MEZZO_INCARNATION"  # variable of a launcher

@@ -75,8 +75,8 @@ class Server:
         self._shards = self._taken(environment, self._levels.speakers(welcome))
         self._packed_values = PackedValues(self._shards, again=environment.incarnation > 0)
         self._rounds = Rounds(
-            range(self._levels.speakers(welcome)), self._levels.between, environment.deadline + BEHIND_HOSTS,
-            names=self._levels.names(welcome), left=self._shards.left,
+            range(self._levels.speakers(welcome)), self._levels.between, environment.deadline,
+            names=self._levels.names(welcome), left=self._shards.left, answers=BEHIND_HOSTS,
         )  # fmt: skip
         self._go_on()
         self._told_deadlines: list[float] = []
@@ -289,8 +289,7 @@ class Server:
         memory = lent.reach(place) if able else None
         if memory is not None:
             peer.segments[message.number] = memory
-        answer = m.Lend(message.number, peer.rank, size=0 if memory is None else message.size)
-        self._tell(peer, answer)
+        self._tell(peer, m.Lend(message.number, peer.rank, size=0 if memory is None else message.size))
 
     def _wait_for_others(self, stream: Stream) -> None:
         """Leave an early payload in the kernel's buffers for now."""
@@ -368,7 +367,7 @@ class Server:
         self._speakers[place] = peer
         if hello.deadline > 0:  # of kv.create, which this process cannot know
             self._told_deadlines.append(hello.deadline)
-            self._rounds.deadline = max(self._told_deadlines) + BEHIND_HOSTS
+            self._rounds.deadline = max(self._told_deadlines)
         takes_part = self._rounds.takes_part(hello.rank)
         if self._handle(s.Joined(hello.rank, hello.incarnation, hello.lane)):
             del self._speakers[place]  # who has been told that it is refused
@@ -535,6 +534,9 @@ class Server:
             case s.Refuse(rank, key, step, reason, hint, lane):
                 self._tell(self._speakers.get((rank, lane)), m.Refused(reason, hint, key, step, rank))
                 return True
+            case s.Ask(rank, key, step):
+                for peer in (peer for peer in self._peers.values() if peer.rank == rank):
+                    self._tell(peer, m.Late(key, step, rank))
             case s.ServerFail(ranks, reason):
                 self._member.say(m.Failed(ranks, reason))
                 self._member.fail(PeerError(reason, where=self._member.name))

@@ -92,6 +92,7 @@ class Uplink:
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
         self.failed: Callable[[MezzoError], None] = _ignore
+        self.asked: Callable[[str], None] = _ignore  # who is missing from the round of a key
         self._addresses = list(servers)
         self._streams: dict[int, Stream] = {}  # by server, where there is a connection
         self._numbers: dict[Stream, int] = {}
@@ -353,6 +354,9 @@ class Uplink:
                 self._payload = None
             case m.Lend():
                 self._reached(number, message)
+            case m.Late(key):
+                if (name := self._client.name(number, key)) is not None:
+                    self.asked(name)
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
@@ -480,7 +484,7 @@ class Uplink:
                 waiting.popleft().done(error)
 
 
-def _ignore(error: MezzoError) -> None:
+def _ignore(said: object) -> None:
     pass
 
 

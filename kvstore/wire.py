@@ -33,7 +33,7 @@ from ..ops.errors import InputError, WireError
 from .protocol import messages as m
 from .protocol.keys import Shard, element
 
-MAGIC, VERSION = b"MZKV", 6
+MAGIC, VERSION = b"MZKV", 7
 _LAYOUT = struct.Struct("<4sBBHiIqQQII")
 HEADER = _LAYOUT.size  # bytes
 MOST_METADATA = 64 << 10  # bytes
@@ -253,6 +253,7 @@ KINDS: dict[int, Kind] = dict(
                 },
             ),
             Kind(m.Gather, (), {"number": _count, "ranks": _ranks, "reason": _reason}),
+            Kind(m.Late, _STEP),
         ),
         1,
     )

@@ -228,6 +228,26 @@ def freezes_in_a_round(kv: KVStore) -> Result:
     return {"value": float(kv.pushpull("a", large)[0])}
 
 
+def _freezes_before_a_round(kv: KVStore, size: int) -> Result:
+    """Rank 1 stops before a round, and rank 0 begins it long after rank 2."""
+    (array,) = _declared(kv, a=size)
+    if kv.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if kv.rank == 0:
+        time.sleep(2)
+    return {"value": float(kv.pushpull("a", array)[0])}
+
+
+def freezes_before_a_small_round(kv: KVStore) -> Result:
+    """A worker speaks for the host."""
+    return _freezes_before_a_round(kv, 100)
+
+
+def freezes_before_a_large_round(kv: KVStore) -> Result:
+    """The agent speaks for the host."""
+    return _freezes_before_a_round(kv, LARGE)
+
+
 def _trainer(kv: KVStore, **how: Any) -> tuple[Any, Result]:
     """A Trainer of two dense layers, and a batch for it."""
     import mezzo as mz
@@ -343,6 +363,8 @@ SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
         wait_for_ever,
         train_for_ever,
         freezes_in_a_round,
+        freezes_before_a_small_round,
+        freezes_before_a_large_round,
         two_ways,
         drifts,
         blocks_drift,

@@ -315,6 +315,19 @@ def test_who_freezes_in_the_middle_of_a_round_is_named(
             assert "missing rank 1" in error, error
 
 
+@pytest.mark.parametrize("key", ["small", "large"])
+def test_who_does_not_come_is_named_where_another_of_its_host_comes_late(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait of the other host ends first, and its server, which knows hosts only, asks."""
+    monkeypatch.setenv("KV_DEADLINE", f"{SHORT / 2}")
+    with job(tmp_path, f"freezes_before_a_{key}_round", tuple("aab"), 1, deadline=LONG) as made:
+        for rank in (0, 2):
+            made.processes[f"worker{rank}"].wait(LONG + SLACK)
+            error = json.loads((tmp_path / f"worker{rank}.out").read_text().splitlines()[-1])["error"]
+            assert "missing rank 1" in error, error
+
+
 def test_the_quicker_order_of_a_step_is_found(tmp_path: Path) -> None:
     for result in finished(tmp_path, "two_ways", ("a", "b"), 1):
         assert (result["steps"], result["ways"]) == (12, 2)

@@ -165,7 +165,7 @@ def histogram(machine: Rounds) -> dict[int, int]:
 
 def server(ranks: int, consistency: Consistency | None = None, nbytes: int = 4, **given: Any) -> Rounds:
     """A server's machine with key 1 of so many bytes, and everybody there."""
-    machine = Rounds(range(ranks), consistency or Sequential(), **given)
+    machine = Rounds(range(ranks), consistency or Sequential(), answers=20, **given)
     begun: list[s.Event] = [s.KeyDeclared(1, nbytes, "w", step=0), *(s.Joined(rank) for rank in range(ranks))]
     for event in begun:
         assert machine.handle(event) == ()
@@ -274,14 +274,17 @@ def test_an_optimizer_of_whole_arrays_needs_whole_keys() -> None:
 
 
 def late(machine: Rounds) -> s.ServerFail:
-    """Ticks until something fails."""
+    """Ticks until something fails, and those whom it names were asked before."""
+    asked = set[int]()
     for now in range(0, 1000, 10):
-        made = machine.handle(s.ServerTicked(float(now)))
-        if made:
-            (failed,) = made
-            assert isinstance(failed, s.ServerFail)
-            assert machine.failure == failed
-            return failed
+        for made in machine.handle(s.ServerTicked(float(now))):
+            if isinstance(made, s.ServerFail):
+                assert machine.failure == made
+                assert asked == {*made.ranks} or "did not come back" in made.reason
+                return made
+            assert isinstance(made, s.Ask)
+            assert made.rank not in asked
+            asked.add(made.rank)
     raise AssertionError("nobody is missed")
 
 
@@ -290,6 +293,15 @@ def test_a_round_names_who_is_missing() -> None:
     push(machine, 1, 1)
     assert late(machine) == s.ServerFail((0, 2, 3), "step 1 of key 'w' waits for ranks 0, 2, 3; nothing came for 120 s")
     assert machine.handle(s.Opened(2, 1, 1, 0, 4)) == ()
+
+
+def test_who_is_missing_is_asked_again_only_after_something_has_come() -> None:
+    machine = server(3)
+    push(machine, 0, 1)
+    asked = [machine.handle(s.ServerTicked(now)) for now in (0.0, 1.0, 121.5, 122.0)]
+    assert asked == [(), (), (s.Ask(1, 1, 1), s.Ask(2, 1, 1)), ()]
+    push(machine, 1, 1)
+    assert [machine.handle(s.ServerTicked(now)) for now in (200.0, 201.0, 321.5)] == [(), (), (s.Ask(2, 1, 1),)]
 
 
 def test_a_push_that_stopped_names_its_rank() -> None:
@@ -301,7 +313,7 @@ def test_a_push_that_stopped_names_its_rank() -> None:
 
 
 def test_the_initial_value_that_never_comes() -> None:
-    machine = Rounds(range(3))
+    machine = Rounds(range(3), answers=20)
     machine.handle(s.KeyDeclared(1, 4, "w"))
     machine.handle(s.Joined(2))
     assert machine.handle(s.Asked(2, 1, 0)) == ()

@@ -170,7 +170,7 @@ def header(of: type, **given: int) -> bytes:
 
 EMPTY: dict[type, m.Message] = {m.Push: m.Push(1, 1, 0), m.Value: m.Value(1, 1, 0), m.Bye: m.Bye(0)}
 SAID = {
-    "speaks version 6": header(m.Push, version=1, length=400),
+    "speaks version 7": header(m.Push, version=1, length=400),
     "does not speak the protocol": b"GET / HTTP/1.1\r\nHost: 127.0.0.1:9091\r\nAccept: */*\r\n\r\n",
     "a header has 48 bytes, here are 47": header(m.Push)[:-1],
     "no message of kind 99": header(m.Push, kind=99),

@@ -525,6 +525,14 @@ class Group(Waiting):
                 self._check()
                 self._step(self._patience)
 
+    def asked(self, name: str) -> None:
+        """Tell the level above, whose deadline for a round ends, who of this host keeps it; called by the thread that
+        drives. Nobody does where no worker has begun the round, or a round of another key waits for other hosts."""
+        value = self._by_name[name]
+        begun = value.busy if self.me < self.members else value.clocks.max() >= value.step
+        if begun and all(self._late_here(at) for at in (value, *self._busy())):
+            self._blame(value, self._late_here(value))
+
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
         self._die(error, passed=False)

@@ -166,12 +166,16 @@ class Waiting:
     def _late(self, value: HostValue) -> DeadlineError:
         if self._above is not None:  # who is late here may wait for another key, and nobody here for that one
             value = next((at for at in (value, *self._busy()) if not self._late_here(at)), value)
-        missing = self._missing(value)
+        why, hint = self._blame(value, self._missing(value))
+        return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
+
+    def _blame(self, value: HostValue, missing: Sequence[int]) -> tuple[str, str]:
+        """Return what has not ended, and how to prevent it; other hosts, which cannot know, are told."""
         why, hint = self._why_late(value, self._names(missing) if missing else "what the servers answer")
         absent = [self.ranks[m] for m in missing if m < self.members]
-        if self._above is not None and absent:  # other hosts cannot know
+        if self._above is not None and absent:
             self._above.blame(absent, why)
-        return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
+        return why, hint
 
     def _why_late(self, value: HostValue, missing: str) -> tuple[str, str]:
         """Return what has not ended, and how to prevent it, for an error message."""

@@ -311,6 +311,11 @@ class Client:
         """Return, by server, its number of a declared key, and the part of it that the server holds."""
         return {server: (part.number, part.shard) for server, part in self._keys[name].parts.items()}
 
+    def name(self, server: int, number: int) -> str | None:
+        """Return the key that has this number on a server, if it was declared here."""
+        part = self._servers[server].parts.get(number)
+        return None if part is None else part.name
+
     # ------------------------------------------------------------------------------------------------- operations
 
     def _on_declare(self, e: Declare) -> Iterable[Instruction]:

@@ -151,6 +151,15 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """A round waits for this rank of level 2, and its deadline ends now: which of the host's workers are missing?"""
+
+    key: int
+    step: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetOptimizer:
     """Sets the optimizer for rounds that open from now on: its registered name, and its scalars."""
 
@@ -350,6 +359,7 @@ Message = (
     | Refused
     | Failed
     | Gather
+    | Late
     | Heartbeat
     | Bye
 )

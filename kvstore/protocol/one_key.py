@@ -94,6 +94,7 @@ class OneKey:
     round: Round | None = None
     stirred: bool = False  # since the last tick
     since: float | None = None  # when somebody began to wait
+    asks: bool = False  # those who are missing, since then
     nbytes: int = field(init=False)
     own: bool = field(init=False)  # of the store: its rounds are sums, and no optimizer steps it
 

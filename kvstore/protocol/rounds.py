@@ -33,6 +33,7 @@ from .messages import named
 from .one_key import KeyRule, OneKey, Refusal
 from .serving import (
     Arrived,
+    Ask,
     Asked,
     Configured,
     Event,
@@ -63,8 +64,9 @@ class _Session:
 class Rounds:
     """State machine of one server. `ranks` take part from the start, whether they have joined yet or not.
 
-    `deadline`: seconds without progress after which a wait is a failure that names the missing ranks. `grace`: seconds
-    for which a lost rank may come back; with 0 a lost connection is a failure at once. `names` of ranks are for errors.
+    `deadline`: seconds without progress after which a wait is a failure that names the missing ranks; before that these
+    are asked, and have `answers` seconds to say who it is. `grace`: seconds for which a lost rank may come back; with 0
+    a lost connection is a failure at once. `names` of ranks are for errors.
 
     >>> server = Rounds(ranks=[0, 1])
     >>> for event in (KeyDeclared(key=1, nbytes=4, step=0), Joined(0), Joined(1)):
@@ -91,12 +93,13 @@ class Rounds:
         grace: float = 0.0,
         names: Sequence[str] = (),
         left: Iterable[int] = (),
+        answers: float = 0.0,
     ) -> None:
         self._names = tuple(names)
         self._known = frozenset(ranks)
         self._ranks = {*self._known} - {*left}
         self._rule = self._sums = KeyRule(consistency)  # `_sums` is that of the store's own keys
-        self.deadline, self._grace = deadline, grace
+        self.deadline, self._grace, self._answers = deadline, grace, answers
         self._keys: dict[int, OneKey] = {}
         self._sessions: dict[tuple[int, int], _Session] = {}
         self._opened = 0  # sessions so far
@@ -264,22 +267,31 @@ class Rounds:
                             (rank,), f"{self._named((rank,))} did not come back in {self._grace:g} s: {session.lost}"
                         )
                     ]
+        made = list[Instruction]()
         for key in self._keys.values():
             if key.stirred or not key.waits or key.since is None:
-                key.since, key.stirred = e.now if key.waits else None, False
-            elif e.now - key.since > self.deadline:
+                key.since, key.stirred, key.asks = e.now if key.waits else None, False, False
+            elif e.now - key.since > self.deadline + self._answers:
                 return [self._late(key)]
-        return ()
+            elif e.now - key.since > self.deadline and not key.asks:
+                key.asks, number, step = True, key.declared.key, _waiting(key)
+                made += [Ask(rank, number, step) for rank in key.missing()]
+        return made
 
     def _named(self, ranks: Sequence[int]) -> str:
         return " and ".join(self._names[rank] for rank in ranks) if self._names else named(ranks)
 
     def _late(self, key: OneKey) -> ServerFail:
         ranks = tuple(key.missing())
-        waiting = min(wait.step for wait in key.waits.values())
+        waiting = _waiting(key)
         what = f"step {waiting}" if waiting else "the initial value"
         which = f"of key {key.declared.name!r}"
         return ServerFail(ranks, f"{what} {which} waits for {self._named(ranks)}; nothing came for {self.deadline:g} s")
+
+
+def _waiting(key: OneKey) -> int:
+    """The first step that somebody waits for."""
+    return min(wait.step for wait in key.waits.values())
 
 
 def _needs_whole(name: str) -> Refusal:

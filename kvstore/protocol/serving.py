@@ -198,6 +198,14 @@ class Refuse(NamedTuple):
     lane: int = 0
 
 
+class Ask(NamedTuple):
+    """Send `Late`: only the rank itself knows for whom of its host the round waits."""
+
+    rank: int
+    key: int
+    step: int
+
+
 class ServerFail(NamedTuple):
     """The job cannot go on: send `Failed` to everyone. No further event changes anything."""
 
@@ -205,4 +213,4 @@ class ServerFail(NamedTuple):
     reason: str
 
 
-Instruction = ServerReceive | Due | Add | Apply | Send | Acknowledge | Refuse | ServerFail
+Instruction = ServerReceive | Due | Add | Apply | Send | Acknowledge | Refuse | Ask | ServerFail
