@@ -104,7 +104,7 @@ DEFECTS = (
     Defect(
         "nobody looks at the deadline of a round",
         f"{PROTOCOL}/rounds.py",
-        ("            elif e.now - key.since > self.deadline:\n"),
+        ("            elif e.now - key.since > self.deadline + self._answers:\n"),
         ("            elif e.now - key.since > 100 * self.deadline:\n"),
     ),
     Defect(
