@@ -10,6 +10,7 @@ import pytest
 import mezzo as mz
 from mezzo.ops.types import Array, f32
 from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.backends.onednn.postops import ELTWISE
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
@@ -35,6 +36,7 @@ def product(how: str, w: Array, rows: Any = 1) -> Graph:
     y = g.MatMul(x, g.const(w))
     if "bias" in how:
         y = g.Add(y, g.const(bias))
+    y = g.Add(y, x) if "residual" in how else y
     return g.graph([g.Relu(y) if "relu" in how else y])
 
 
@@ -44,7 +46,8 @@ def kernels(session: Session) -> list[str]:
 
 HOWS = {
     "matmul": WIDE, "matmul 1": WIDE, "matmul 1 1": SQUARE, "matmul 1 bias": WIDE, "gemm": WIDE, "gemm bias": WIDE,
-    "gemm turned": TALL, "gemm turned bias": TALL,
+    "gemm turned": TALL, "gemm turned bias": TALL, "gemm turned bias square": SQUARE, "matmul 1 bias relu": WIDE,
+    "matmul relu": SQUARE,
 }  # fmt: skip
 
 
@@ -57,6 +60,7 @@ def test_one_row(how: str, threads: int) -> None:
     for _ in range(3):
         x = RNG.standard_normal((*(1,) * how.count("1"), 1, len(w))).astype(np.float32)
         want = x.astype(np.float64) @ w + bias
+        want = np.maximum(want, 0) if "relu" in how else want
         result = session(x)
         assert result.shape == want.shape
         assert np.abs(result - want).max() <= 1e-5 * np.abs(want).max()
@@ -67,16 +71,16 @@ def test_one_row(how: str, threads: int) -> None:
 
 @pytest.mark.parametrize(
     ("how", "sizes", "rows"),
-    [("matmul", TALL, 1), ("gemm turned", WIDE, 1), ("matmul", WIDE, 2), ("matmul bias relu", WIDE, 1),
+    [("matmul", TALL, 1), ("gemm turned", WIDE, 1), ("matmul", WIDE, 2), ("matmul bias residual", SQUARE, 1),
      ("matmul", (64, 64), 1)],
 )  # fmt: skip
 def test_others_are_laid_out_for_products(how: str, sizes: tuple[int, int], rows: int) -> None:
-    """The longer axis is not the inner one, there are more rows, something follows, or the weight is small."""
+    """The longer axis is not the inner one, there are more rows, an array is added, or the weight is small."""
     w = weights(*sizes)
     session = Session(product(how, w, rows), threads=1)
     x = RNG.standard_normal((rows, len(w))).astype(np.float32)
     want = x.astype(np.float64) @ w + (np.arange(w.shape[1]) if "bias" in how else 0)
-    want = np.maximum(want, 0) if "relu" in how else want
+    want = want + x if "residual" in how else want
     assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()
     assert "x64:gemm:jit" not in kernels(session)
 
@@ -110,3 +114,22 @@ def test_one_row_and_many_in_turn(tmp_path: Any) -> None:
             want = x.astype(np.float64) @ w + np.arange(w.shape[1])
             assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()
             assert not read or session.bound_from == "variant"
+
+
+@pytest.mark.parametrize("sizes", [SQUARE, WIDE])
+@pytest.mark.parametrize("op", sorted(ELTWISE))
+def test_what_follows_keeps_every_value(op: str, sizes: tuple[int, int]) -> None:
+    """Functions of the result, also of NaN and infinities, are those of the operators one by one."""
+    w = weights(*sizes)
+    w[0, [5, -1]] = np.nan
+    g = GraphBuilder("net")
+    x = g.input("x", f32(1, len(w)))
+    y = getattr(g, op)(g.Gemm(x, g.const(w), g.const(np.linspace(-3, 3, sizes[1], dtype=np.float32))))
+    one, plain = (Session(g.graph([y]), threads=1, onednn=on) for on in (True, False))
+    for odd in (0.0, 1e-3, 1.0, np.nan, np.inf):
+        x = np.zeros((1, len(w)), np.float32)
+        x[0, :2] = odd
+        want, result = plain(x), one(x)
+        np.testing.assert_array_equal(np.isnan(result), np.isnan(want))
+        finite = np.abs(want[np.isfinite(want)])
+        np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5 * finite.max() if finite.size else 0)

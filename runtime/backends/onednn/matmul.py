@@ -137,7 +137,8 @@ def one_row(request: KernelRequest, links: tuple[Link, ...], left: Memory, right
     each weight once, and oneDNN's inner product does so at the memory's speed where the weight's longer axis is its
     inner one, up to twice as fast as matmul with a weight laid out for many rows."""
     (rows, inner), (_, columns) = left.dims, right.dims
-    longest = right.strides == (1, inner) if inner > columns else right.strides in (None, (columns, 1))
+    turned, plain = right.strides == (1, inner), right.strides in (None, (columns, 1))
+    longest = (turned and inner >= columns) or (plain and inner <= columns)
     strict = request.target.math == "strict" and left.dtype is right.dtype is y.dtype is DType.FLOAT
     at = links[0].operands
     if rows != 1 or not longest or not strict or inner * columns < ONE_ROW or not request.constant(at[1]):
@@ -147,11 +148,12 @@ def one_row(request: KernelRequest, links: tuple[Link, ...], left: Memory, right
         Operand(WEIGHTS, ("in", at[1]), Memory((columns, inner), right.dtype, strides=transposed(right).strides)),
         Operand(DST, ("out", 0), Memory((1, columns), y.dtype)),
     ]
-    bias = _bias(request, links[1], columns) if len(links) == 2 else None
+    bias = _bias(request, links[1], columns) if len(links) > 1 else None
     if bias is not None:
         operands.append(replace(bias, memory=Memory((columns,), bias.memory.dtype)))
-    if len(links) - (bias is not None) == 1:
-        yield Draft("inner_product_forward", tuple(operands), attributes=Attributes())
+    post = post_ops(request, links[1 + (bias is not None) :], flat(y.sizes, len(y.sizes) - 1))
+    if all(each.kind.startswith("eltwise") for each in post):  # it would add an array in a pass of its own
+        yield Draft("inner_product_forward", tuple(operands), attributes=Attributes(post))
 
 
 class Gemm(OneDnn):
