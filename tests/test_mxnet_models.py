@@ -21,7 +21,7 @@ from mezzo.tools.check import check
 from mezzo.tools.convert import convert
 
 from .mxnet.damage import damage
-from .mxnet.zoo import BRANCHING, MODELS, TEXTS, branches
+from .mxnet.zoo import MODELS, TEXTS, branches
 from .peers import peer
 
 FORMATS = Path(__file__).parents[2] / "shared" / "mxnet-fixtures" / "formats"
@@ -338,6 +338,10 @@ def test_a_model_of_the_zoo(written: Path, name: str, tmp_path: Path) -> None:
     assert error_of(other, answer) <= 1e-4
 
 
+# Parameters that gluon does not train, and the file of the symbol does not say so (`BatchNorm(center=False)`).
+STILL = {f"resnetv2{i}_batchnorm0_{name}" for i in (0, 1) for name in ("beta", "gamma")}
+
+
 def held(symbol: dict[str, Any], given: dict[str, Any]) -> None:
     """Have rectifiers and max pooling read the values in `given` in place of their operands, whose gradients they
     still have: x - BlockGrad(x) is exactly 0."""
@@ -361,81 +365,65 @@ def held(symbol: dict[str, Any], given: dict[str, Any]) -> None:
     symbol["nodes"] = nodes
 
 
+def without_dropout(symbol: dict[str, Any]) -> None:
+    for node in symbol["nodes"]:
+        if node["op"] == "Dropout":
+            node["attrs"]["p"] = "0"
+
+
 def stepped(
-    name: str, folder: Path, stored: dict[str, Any], dtype: str, given: dict[str, Any] | None = None
+    name: str, folder: Path, stored: dict[str, Any], dtype: str, given: dict[str, Any]
 ) -> tuple[float, dict[str, Any]]:
     """The loss of one step of SGD, and the parameters after it; `given` is what branches read."""
     params = {k: v.astype(dtype) for k, v in mxnet.read_arrays(folder / f"{name}-0001.params").items()}
     x = stored["data"].astype(dtype)
     symbol = json.loads((folder / f"{name}-symbol.json").read_text())
+    without_dropout(symbol)
     for node in symbol["nodes"]:
-        if node["op"] == "Dropout":
-            node["attrs"]["p"] = "0"
-        elif name == "ssd" and node["op"] == "softmax":
+        if name == "ssd" and node["op"] == "softmax":
             symbol["heads"] = node["inputs"][:1]
-    if given is not None:
-        held(symbol, given)
-        params |= {f"arg:branch/{k}": v.astype(dtype) for k, v in given.items()}
+    held(symbol, given)
+    params |= {f"arg:branch/{k}": v.astype(dtype) for k, v in given.items()}
     if name in TEXTS or name == "ssd":  # the Trainer wants classes in axis 1
         node = {"op": "transpose", "name": "first", "attrs": {"axes": "(0, 2, 1)"}, "inputs": symbol["heads"]}
         symbol["nodes"].append(node)
         symbol["heads"] = [[len(symbol["nodes"]) - 1, 0, 0]]
     graph = mxnet.load(json.dumps(symbol).encode(), params, shapes={"data": x.shape}, dtypes={"data": dtype})
-    trainer = mz.Trainer(graph, optimizer=mz.optimizer.SGD(rate=0.1), freeze=["branch/*"] * (given is not None))
+    trainer = mz.Trainer(graph, optimizer=mz.optimizer.SGD(rate=0.1), freeze=["branch/*"] * bool(given))
     loss = trainer.step({"data": x, "target": stored["labels"].astype(np.int64)})
     return loss, {k: np.asarray(v, np.float64) for k, v in trainer.parameters.items()}
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [n for n in MODELS if n not in BRANCHING])
-def test_a_step_of_training_is_that_of_mxnet(written: Path, name: str) -> None:
-    """Nearly as near to the step in float64 as MXNet's own is: with two images, normalisation makes much of rounding.
-    Errors are shares of each tensor's largest element, of which a millionth is rounding of the sum alone."""
-    with np.load(written / f"{name}-io.npz") as page:
-        stored = dict(page)
-    loss, learned = stepped(name, written, stored, "float32")
-    assert abs(loss - stored["loss"]) <= 1e-4 * abs(stored["loss"])
-    _, right = stepped(name, written, stored, "float64")
-    after = {k.removeprefix("after/"): v for k, v in stored.items() if k.startswith("after/")}
-    assert set(learned) <= set(after)
-    size = {k: np.abs(v).max() for k, v in right.items()}
-    ours, theirs = ({k: np.abs(p[k] - right[k]).max() / size[k] for k in right if size[k]} for p in (learned, after))
-    assert np.median([*ours.values()]) <= 1.5 * np.median([*theirs.values()]) + 1e-6
-    assert max(ours.values()) <= 2.5 * max(theirs.values()) + 1e-6
-    for key in ours:
-        apart = np.abs(learned[key] - after[key]).max() / size[key]
-        assert apart <= 5 * max(theirs[key], np.median([*theirs.values()])) + 1e-4, key
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", BRANCHING)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_step_on_the_same_branches_is_that_of_mxnet(written: Path, name: str) -> None:
     """Where two values of a window are equal but for rounding, the gradient goes to either, and all layers below have
-    another one. What rectifiers and pooling read is MXNet's within rounding; given that, so is the step, in both
-    types. Behind normalisation by two images, rounding is more."""
+    another one. What rectifiers and pooling read is MXNet's within rounding, of which normalisation by two images makes
+    more; given that, so is the step, in both types."""
     with np.load(written / f"{name}-io.npz") as page:
         stored = dict(page)
     given = {k.removeprefix("branch/"): v for k, v in stored.items() if k.startswith("branch/")}
     symbol = json.loads((written / f"{name}-symbol.json").read_text())
-    normalised = any(node["op"] == "BatchNorm" for node in symbol["nodes"])
     assert set(given) == set(branches(symbol))
-    number = {node["name"]: i for i, node in enumerate(symbol["nodes"])}
-    symbol["heads"] = [[number[source], 0, 0] for source in branches(symbol).values()]
-    for node in symbol["nodes"]:
-        if node["op"] == "Dropout":
-            node["attrs"]["p"] = "0"
-    params, shapes = mxnet.read_arrays(written / f"{name}-0001.params"), {"data": stored["data"].shape}
-    graph = training(mxnet.load(json.dumps(symbol).encode(), params, shapes=shapes))
-    reads = mz.Session(graph).run({"data": stored["data"]})
-    for (key, right), read in zip(given.items(), reads.values(), strict=True):
-        assert error_of(read, right) <= (1e-3 if normalised else 1e-5), key
+    if given:
+        number = {node["name"]: i for i, node in enumerate(symbol["nodes"])}
+        symbol["heads"] = [[number[source], 0, 0] for source in branches(symbol).values()]
+        without_dropout(symbol)
+        params, shapes = mxnet.read_arrays(written / f"{name}-0001.params"), {"data": stored["data"].shape}
+        graph = training(mxnet.load(json.dumps(symbol).encode(), params, shapes=shapes))
+        reads = mz.Session(graph).run({"data": stored["data"]})
+        normalised = any(node["op"] == "BatchNorm" for node in symbol["nodes"])
+        for (key, right), read in zip(given.items(), reads.values(), strict=True):
+            assert error_of(read, right) <= (1e-3 if normalised else 1e-5), key
     after = {k.removeprefix("after/"): v for k, v in stored.items() if k.startswith("after/")}
+    before = {k.partition(":")[2]: v for k, v in mxnet.read_arrays(written / f"{name}-0001.params").items()}
+    changed = {k for k, v in after.items() if not np.array_equal(v, before[k]) and "_running_" not in k}
     for dtype in ("float32", "float64"):
         loss, learned = stepped(name, written, stored, dtype, given)
         assert abs(loss - stored["loss"]) <= 1e-5 * abs(stored["loss"])
-        assert set(learned) == {k for k in after if not k.endswith(("running_mean", "running_var"))}
-        for key, value in learned.items():
-            assert error_of(value, after[key]) <= (5e-4 if normalised else 2e-5), (dtype, key)
+        assert set(learned) - STILL == changed
+        for key in changed:  # of a bias before normalisation all is rounding
+            assert np.abs(learned[key] - after[key]).max() <= 1e-4 * np.abs(after[key]).max() + 1e-5, (dtype, key)
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,9 @@ def test_what_follows_keeps_every_value(op: str, sizes: tuple[int, int]) -> None
     y = getattr(g, op)(g.Gemm(x, g.const(w), g.const(np.linspace(-3, 3, sizes[1], dtype=np.float32))))
     one, plain = (Session(g.graph([y]), threads=1, onednn=on) for on in (True, False))
     for odd in (0.0, 1e-3, 1.0, np.nan, np.inf):
-        x = np.zeros((1, len(w)), np.float32)
-        x[0, :2] = odd
-        want, result = plain(x), one(x)
+        fed = np.zeros((1, len(w)), np.float32)
+        fed[0, :2] = odd
+        want, result = plain(fed), one(fed)
         np.testing.assert_array_equal(np.isnan(result), np.isnan(want))
         finite = np.abs(want[np.isfinite(want)])
         np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5 * finite.max() if finite.size else 0)

@@ -108,8 +108,6 @@ MODELS: dict[str, Callable[[Any], Any]] = {
     "transformer": _transformer,
 }
 TEXTS = ("lstm", "gru", "transformer")
-# Of their many choices some are decided by rounding: what the branches were given is kept.
-BRANCHING = ("squeezenet1_1", "vgg11", "alexnet", "densenet121", "inceptionv3")
 
 
 def operand(name: str) -> Any:
@@ -127,8 +125,8 @@ def step(mx: Any, net: Any, x: Any, answer: Callable[..., Any], name: str) -> di
     shape = answer(x).shape
     names: list[str] = []
     read: list[Any] = []
-    if name in BRANCHING:
-        block, names = watched(mx, net)
+    if name not in TEXTS:
+        block, names = watched(mx, answer, net.collect_params())
 
         def answer(x: Any) -> Any:
             first, *read[:] = block(x)
@@ -147,22 +145,23 @@ def step(mx: Any, net: Any, x: Any, answer: Callable[..., Any], name: str) -> di
 
 
 def branches(symbol: dict[str, Any]) -> dict[str, str]:
-    """By name of each rectifier and each max pooling of a symbol's JSON the node that it reads."""
+    """By name of each rectifier, clipping and max pooling of a symbol's JSON the node that it reads: some of their
+    choices are decided by rounding."""
     read = {}
     for node in symbol["nodes"]:
-        kind = {"Activation": ("act_type", "relu"), "Pooling": ("pool_type", "max")}.get(node["op"])
-        if kind is not None and node["attrs"].get(kind[0], "max") == kind[1]:
+        kind = {"Activation": ("act_type", "relu"), "Pooling": ("pool_type", "max"), "clip": ("", "")}.get(node["op"])
+        if kind is not None and node["attrs"].get(kind[0], kind[1]) == kind[1]:
             read[node["name"]] = symbol["nodes"][node["inputs"][0][0]]["name"]
     return read
 
 
-def watched(mx: Any, net: Any) -> tuple[Any, list[str]]:
+def watched(mx: Any, net: Callable[[Any], Any], params: Any) -> tuple[Any, list[str]]:
     """A block over the same parameters that answers with what its rectifiers and max pooling read behind its answer,
     and their names."""
     symbol = net(mx.sym.var("data"))
     read, inside = branches(json.loads(symbol.tojson())), symbol.get_internals()
     outputs = [symbol, *(inside[f"{source}_output"] for source in read.values())]
-    return mx.gluon.SymbolBlock(outputs, [mx.sym.var("data")], params=net.collect_params()), [*read]
+    return mx.gluon.SymbolBlock(outputs, [mx.sym.var("data")], params=params), [*read]
 
 
 def write(name: str, folder: Path) -> None:
