@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..ops.types import Array
 from ..runtime.engine.waited import WAITED
+from ..runtime.environment import switch
 from .member import Member
 from .protocol import messages as m
 from .protocol.pace import EVERY, Counts
@@ -22,16 +23,23 @@ if TYPE_CHECKING:
     from .ticket import Ticket
     from .watching import Watch
 
+STEPS = "MEZZO_KV_STEPS"  # variable of a launcher
 LEAST = 20e-6  # seconds: who has waited for less has not waited for somebody
 Drive = Callable[[Callable[[], bool], str, Callable[[], None]], None]  # what is ready, its name, how it begins
 
 
+class Enough(SystemExit):
+    """The end of a worker that has made the steps it was asked for; its store is closed."""
+
+
 class Pace:
-    """Sums since the first step that was told of."""
+    """Sums since the first step that was told of. With MEZZO_KV_STEPS the worker `end`s after so many steps."""
 
-    __slots__ = ("_begun", "_data", "_due", "_ended", "here", "loss", "seconds", "steps", "waited", "watch")
+    __slots__ = ("_begun", "_data", "_due", "_end", "_ended", "_most", "here", "loss", "seconds", "steps", "waited",
+                 "watch")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end, self._most = end, int(switch(STEPS) or 0)
         self.steps, self.seconds, self.waited, self.here, self.loss = 0, 0.0, 0.0, 0.0, 0.0
         self._begun = self._data = self._due = 0.0
         self._ended = (0.0, 0.0)  # when the last step ended, and the waits for data until then
@@ -72,6 +80,9 @@ class Pace:
         self._ended = now, WAITED.seconds
         if loss is not None:
             self.loss = loss
+        if self._most and self.steps >= self._most:
+            self._end()
+            raise Enough(0)
         if now < self._due:
             return None
         self._due = now + EVERY

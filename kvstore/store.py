@@ -97,7 +97,7 @@ class KVStore:
 
     def __init__(self, backend: Backend, consistency: tuple[str, str] = ("sequential", "sequential")) -> None:
         self._backend, self.consistency = backend, consistency
-        self._pace, self._closed = Pace(), False
+        self._pace, self._closed = Pace(self.close), False
         self._begin()
 
     def _begin(self) -> None:

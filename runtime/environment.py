@@ -32,6 +32,7 @@ SWITCHES = {
     "MEZZO_KV_GRACE": "seconds for which a server that is started again may be away",
     "MEZZO_KV_REJOIN": "seconds in which all workers meet again, another one in the place of one that died",
     "MEZZO_KV_KEPT": "descriptor of what outlives a server",
+    "MEZZO_KV_STEPS": "the steps after which a worker ends, as `mezzo launch --dry-run` sets it",
     "MEZZO_KV_VERBOSE": "1 to write a line of JSON for each event of a store to standard error",
     "MEZZO_KV_TRACE": "the folder in which the workers of a job write traces, as `mezzo launch --trace` sets it",
     "MEZZO_GPU": "the number of the GPU of this process, which device='gpu' means; 0 if not given",

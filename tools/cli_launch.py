@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -53,6 +54,13 @@ restarts_option = click.option(
     metavar="FOLDER",
     help="Write a trace for each rank, so that `mezzo report FOLDER` tells how the job went.",
 )
+@click.option(
+    "--dry-run",
+    "steps",
+    type=click.IntRange(2),
+    metavar="STEPS",
+    help="End after so many steps, and forecast the step of 8, 64 and 512 workers from what they were made of.",
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(
@@ -68,6 +76,7 @@ def launch(
     where: Path | None,
     record: Path | None,
     trace: Path | None,
+    steps: int | None,
     script: str,
     args: tuple[str, ...],
 ) -> None:
@@ -77,11 +86,13 @@ def launch(
     ends badly; the exit code is that of the first to do so. SIGUSR1 and SIGUSR2 begin the job again with a worker fewer
     or more.
     """
+    from ..kvstore.pace import STEPS
     from ..kvstore.recording import emptied, recorded_into
     from ..kvstore.watching import FOLDER, TRACE
     from ..runtime.environment import switch
     from ..runtime.manifest import REPLAY
     from .crew import Member
+    from .forecast import dry_run
     from .hosts import members_on
     from .launch import Scale, command_of, gpus_for, members, shown
     from .launch import launch as run
@@ -90,15 +101,18 @@ def launch(
         raise click.UsageError("give the number of workers: -n, or --gpus where each has one")
     if rejoin and not restarts:
         raise click.UsageError("give --restarts: each worker that is replaced counts as one")
-    if rejoin and (record or trace):
-        raise click.UsageError("--record and --trace are for jobs that begin again as a whole: leave out --rejoin")
+    if rejoin and (record or trace or steps):
+        raise click.UsageError(
+            "--record, --trace and --dry-run are for jobs that begin again as a whole: leave out --rejoin"
+        )
     command, count = command_of(script, args), gpus or workers or 1
-    told = {} if record is None else recorded_into(switch(REPLAY) or record)
+    told: dict[str, str] = {} if record is None else recorded_into(switch(REPLAY) or record)
     told |= {} if trace is None else {FOLDER: str(emptied(trace, TRACE))}
+    told |= {} if steps is None else {STEPS: str(steps)}
 
     names = () if hosts.isdecimal() else tuple(filter(None, hosts.split(",")))
-    if names and (gpus or rejoin):
-        raise click.UsageError("--gpus and --rejoin are for jobs of this machine")
+    if names and (gpus or rejoin or (steps and trace is None)):
+        raise click.UsageError("--gpus, --rejoin and --dry-run are for jobs of this machine (--trace: a folder of all)")
     if not names and not (hosts.isdecimal() and int(hosts)):
         raise click.UsageError("--hosts a,b, or a number of hosts to pretend")
 
@@ -109,6 +123,6 @@ def launch(
         about = (servers, min(int(hosts), scale.workers), scale.attempt, restarts > 0, own, rejoin, told)
         return members(command, scale.workers, *about)
 
-    job(Scale(0, count))  # numbers that make no job are told before anything starts
-    with shown(job, where) as begin:
-        sys.exit(run(begin, grace=grace, restarts=restarts, workers=count))
+    with shown(job, where) as begin, dry_run(told, servers) if steps else nullcontext(lambda code: code) as ended:
+        job(Scale(0, count))  # numbers that make no job are told before anything starts
+        sys.exit(ended(run(begin, grace=grace, restarts=restarts, workers=count)))
