@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from ..ops.errors import MezzoError
 from .environment import Environment
-from .host.group import FAREWELL, Group
+from .host.group import Group, resign
 from .host.mesh import join
 from .link import Link
 from .loop import Loop
@@ -66,9 +66,7 @@ def serve(environment: Environment, place: ServedHost) -> None:
             link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
         except MezzoError as problem:
             reason = f"{problem.where}: {problem.message}"
-            mesh.note(mesh.members, {"is": "failed", "reason": reason})
-            mesh.flush(FAREWELL)
-            mesh.close()
+            resign(mesh, reason)
             if member is not None:
                 member.leave(1, reason)
             raise

@@ -19,10 +19,11 @@ from ..ops.types import Array, DType
 from . import agent
 from .environment import Environment
 from .host.backend import Again, HostStore
-from .host.group import Group
+from .host.group import Group, resign
 from .host.mesh import join
 from .host.opening import meeting, rejoining
 from .host.values import HostValue
+from .host.waiting import reason
 from .levels import Levels, host_of
 from .link import Link
 from .loop import Loop
@@ -299,7 +300,7 @@ class DistStore(HostStore):
         try:
             super().close(error)
         finally:
-            told = failed or (None if error is None else MezzoError(_reason(error)))
+            told = failed or (None if error is None else MezzoError(reason(error)))
             self._link.close(told)
             self._member.leave(0 if told is None else 1, "" if told is None else told.message)
             self._loop.close()
@@ -356,8 +357,11 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
             return open_dist(kind, replace(environment, rank=member.welcome.rank), levels)
+        why = f"{error.where}: {error.message}" if isinstance(error, MezzoError) else reason(error)
+        if mesh is not None:
+            resign(mesh, why)
         if member is not None:
-            member.leave(1, f"{error.where}: {error.message}" if isinstance(error, MezzoError) else _reason(error))
+            member.leave(1, why)
         loop.close()
         raise
 
@@ -371,8 +375,3 @@ def _look(member: Member, pid: int | None) -> None:
             where=member.name,
             hint="see what it printed last",
         )
-
-
-def _reason(error: BaseException) -> str:
-    """Return the message about an error of this worker for the others, without its hint."""
-    return error.message if isinstance(error, MezzoError) else f"{type(error).__name__}: {error}"

@@ -101,8 +101,9 @@ class Loop:
             watched.readable()
 
     def tick(self) -> None:
-        """Make the calls that are due."""
-        while self._timers and (self._timers[0].cancelled or self._timers[0].due <= time.monotonic()):
+        """Make the calls that are due; not those that become so meanwhile, or calls that take long are all it does."""
+        now = time.monotonic()
+        while self._timers and (self._timers[0].cancelled or self._timers[0].due <= now):
             timer = heapq.heappop(self._timers)
             if not timer.cancelled:
                 timer.call()

@@ -21,6 +21,12 @@ def silence(deadline: float) -> float:
     return max(2.0, min(30.0, deadline * 0.75))
 
 
+def prompt(deadline: float) -> float:
+    """Seconds in which a process that was there before must answer, or is taken for dead: less than the deadline too,
+    since others wait meanwhile for whom it keeps."""
+    return min(silence(deadline), 0.9 * deadline)
+
+
 WORD = 10.0  # seconds in which the scheduler tells what becomes of a job that has failed, at most
 
 
@@ -61,7 +67,9 @@ class Member:
         self._shown, self._overviews = m.Overview(), 0  # the scheduler's view, and how often it has come
         self._unheard: int | None = None  # beats since the scheduler's last; a count of beats, since a loop may stand
         environment.check_address(environment.root[0])
-        sock = enter(environment.root, self.deadline, environment, SCHEDULER, "scheduler")
+        there = role == "agent"  # is started when all have come: the scheduler has its welcome
+        patience, begun = prompt(self.deadline) if there else self.deadline, time.monotonic()
+        sock = enter(environment.root, patience, environment, SCHEDULER, "scheduler")
         self._stream = Stream(loop, sock, self, "the scheduler")
         try:
             rank = m.NOBODY if environment.rank is None else environment.rank
@@ -70,8 +78,9 @@ class Member:
             if role in ("server", "agent"):
                 self._beat()
             # the scheduler names who is missing at the deadline; this is for one that is silent
-            patience = max(self.deadline, environment.rejoin) * 1.5 + 1
-            self.wait(lambda: self._known, patience, "the scheduler's welcome")
+            silent = max(self.deadline, environment.rejoin) * 1.5 + 1
+            left = begun + patience - time.monotonic() if there else silent
+            self.wait(lambda: self._known, left, "the scheduler's welcome")
             if self._welcome is None:
                 raise JobEnded("the job has ended", where=self.name)
         except BaseException:
@@ -105,7 +114,7 @@ class Member:
                 raise self.failure
             left = end - time.monotonic()
             if left <= 0:
-                raise DeadlineError(f"{what} did not come within {seconds:g} s", where=self.name)
+                raise DeadlineError(f"{what} did not come within {seconds:.3g} s", where=self.name)
             self._loop.step(left)
 
     def look(self) -> None:

@@ -22,6 +22,7 @@ from .environment import BEHIND_SERVERS, TICK, Environment
 from .gate import enter
 from .gate import server as at
 from .loop import Loop, Timer
+from .member import prompt
 from .packing import ITEM, Packer, parse, unpacked
 from .protocol import client as c
 from .protocol import messages as m
@@ -113,7 +114,7 @@ class Uplink:
         environment, text, name = self._environment, self._addresses[number], f"server {number}"
         address = parse_address(text)
         environment.check_address(address if isinstance(address, str) else address[0])
-        deadline, patience = environment.deadline, None
+        deadline, patience = prompt(environment.deadline), None
         if environment.rejoin:  # it listens already, or the job gathers again
             patience = min(PATIENCE, deadline / 10)
         if environment.grace:  # it may be gone, and the next one is at another address

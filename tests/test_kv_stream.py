@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -172,3 +173,20 @@ def test_timers_and_idle_calls() -> None:
         assert called == ["idle", "soon", "late"]
     finally:
         loop.close()
+
+
+def test_calls_that_take_long_leave_time_for_others() -> None:
+    """One that is due again before it has ended waits for the next look at the sockets."""
+    loop, calls = Loop(), list[float]()
+
+    def again() -> None:
+        calls.append(time.monotonic())
+        assert len(calls) < 50, "it is all that the loop does"
+        loop.after(0.001, again)
+        time.sleep(0.002)
+
+    loop.after(0.0, again)
+    for _ in range(3):
+        loop.step(0.01)
+    loop.close()
+    assert 1 <= len(calls) <= 3

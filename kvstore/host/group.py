@@ -36,7 +36,7 @@ from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
 from .private import PrivateOperand, Probe, Unreadable, answer
 from .upper_tier import UpperTier
 from .values import WORDS, HostValue, Slot, ValueOperation, aligned
-from .waiting import BARRIER, Waiting
+from .waiting import BARRIER, MOST_REASON, Waiting, reason
 
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP, MOVED = range(BARRIER + 1, BARRIER + 8)  # kinds of tags
 KINDS: dict[type, int] = {Ready: READY, HostDone: DONE, Final: FINAL, Hopeless: HOPELESS}
@@ -47,6 +47,13 @@ FAREWELL = 5.0  # seconds for last words
 LAST_WORD = 0.3  # seconds for that of a member whose memory cannot be read any more
 STILL = 0.3  # seconds in which whoever waits for servers looks for their answer
 COUNTED = "counted"  # what the agent says when it is asked
+
+
+def resign(mesh: Mesh, why: str) -> None:
+    """Leave a mesh before there is a group; the others hear why."""
+    mesh.note(mesh.members, {"is": "failed", "reason": why[:MOST_REASON]})
+    mesh.flush(FAREWELL)
+    mesh.close()
 
 
 class Group(Waiting):
@@ -528,9 +535,10 @@ class Group(Waiting):
     def asked(self, name: str) -> None:
         """Tell the level above, whose deadline for a round ends, who of this host keeps it; called by the thread that
         drives. Nobody does where no worker has begun the round, or a round of another key waits for other hosts."""
-        value = self._by_name[name]
-        begun = value.busy if self.me < self.members else value.clocks.max() >= value.step
-        if begun and all(self._late_here(at) for at in (value, *self._busy())):
+        value, busy = self._by_name[name], self._busy()
+        if self.me == self.members:  # the agent begins no rounds; those of keys that it lifts are over or under way
+            busy = [v for v in self._values.values() if v.lifter != self.me or v.clocks.max() >= v.step]
+        if value in busy and all(self._late_here(at) for at in busy):
             self._blame(value, self._late_here(value))
 
     def fail(self, error: MezzoError) -> None:
@@ -553,8 +561,7 @@ class Group(Waiting):
             self._closed = True
             if self.failure is None:  # else all have heard why
                 if error is not None:
-                    reason = f"{type(error).__name__}: {error}"[:1000]
-                    self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
+                    self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason(error)[:MOST_REASON]})
                 else:
                     self.mesh.tell(self.mesh.members, LEAVE)
             self.mesh.flush(FAREWELL)
@@ -570,8 +577,10 @@ class Group(Waiting):
     def _late_here(self, value: HostValue) -> Sequence[int]:
         here = [m for m in self._others() if m not in self._left]
         sums = value.reducers or ()  # None: every member for itself
-        late = [m for m in here if value.clocks[m] < value.step]
-        late = late or [m for m in here if m in sums and value.done[m] < value.step]
+        knows = self.me < self.members or value.lifter == self.me  # the agent hears of rounds that it lifts alone
+        step = value.step if knows else value.clocks.max()
+        late = [m for m in here if value.clocks[m] < step]
+        late = late or [m for m in here if m in sums and value.done[m] < step]
         if not late and value.lifter in here and value.asked[value.lifter] < (time.monotonic() - STILL) * 1e9:
             return [value.lifter]  # who waits for servers would look for their answer
         return late

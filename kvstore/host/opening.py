@@ -17,6 +17,7 @@ from .backend import Again, HostStore
 from .group import Group
 from .mesh import Mesh, join
 from .relaxed import RelaxedGroup, RelaxedStore
+from .waiting import reason
 
 
 def host_store(
@@ -70,7 +71,7 @@ def open_host(kind: str, environment: Environment, levels: Levels) -> HostStore:
 
     def leave(error: BaseException | None) -> None:
         try:
-            member.leave(0 if error is None else 1, "" if error is None else f"{type(error).__name__}: {error}")
+            member.leave(0 if error is None else 1, "" if error is None else reason(error))
         finally:
             loop.close()
 

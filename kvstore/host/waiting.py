@@ -23,9 +23,15 @@ from .upper_tier import UpperTier
 from .values import HostValue, ValueOperation
 
 BARRIER = FIRST  # a kind of tag
+MOST_REASON = 1000  # characters of why a member has failed
 PATIENCE = 1.0  # seconds between looks at the clock
 SLICE = 0.02  # seconds that a workload of the engine drives before it lets others run
 LOOK = 0.1  # seconds between its looks at the deadlines of operations
+
+
+def reason(error: BaseException) -> str:
+    """What others are told of an error of this worker: its message, without the hint, which is for this one."""
+    return error.message if isinstance(error, MezzoError) else f"{type(error).__name__}: {error}"
 
 
 class Waiting:
@@ -93,7 +99,7 @@ class Waiting:
         if self.failure is not None:
             return
         self.failure = error
-        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message[:1000], "passed": passed})
+        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message[:MOST_REASON], "passed": passed})
         for value in self._values.values():
             while value.queue:
                 self._end(value.queue.popleft(), error)

@@ -225,8 +225,8 @@ DEFECTS = (
     Defect(
         "an agent that cannot reach the job leaves without a word",
         "kvstore/agent.py",
-        '            mesh.note(mesh.members, {"is": "failed", "reason": reason})\n',
-        "",
+        "            resign(mesh, reason)\n",
+        "            mesh.close()\n",
     ),
     Defect(
         "errors name hosts by the numbers of workers",
@@ -285,8 +285,8 @@ DEFECTS = (
     Defect(
         "who cannot reach a server does not say which",
         "kvstore/dist.py",
-        'f"{error.where}: {error.message}" if isinstance(error, MezzoError) else _reason(error)',
-        "_reason(error)",
+        'f"{error.where}: {error.message}" if isinstance(error, MezzoError) else reason(error)',
+        "reason(error)",
         rare=True,
     ),
     # servers that are started again
