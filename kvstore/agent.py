@@ -12,16 +12,18 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
-from ..ops.errors import MezzoError
+from ..ops.errors import MezzoError, PeerError
 from .environment import Environment
 from .host.group import Group, resign
-from .host.mesh import join
+from .host.mesh import called, join
 from .link import Link
 from .loop import Loop
 from .member import Member
-from .protocol.messages import Report
+from .protocol.messages import SEE, Report
 from .protocol.pace import EVERY
 
 STARTING = 30.0  # seconds that an agent may take to start, at least
@@ -40,7 +42,7 @@ class ServedHost:
 def start(environment: Environment, place: ServedHost) -> int:
     """Start the agent of this host; its process number."""
     given = {**os.environ, **environment.as_role("worker").variables()}
-    command = [sys.executable, "-m", "mezzo.kvstore.agent", json.dumps(asdict(place))]
+    command = [sys.executable, "-m", "mezzo.kvstore.agent", json.dumps(asdict(place)), str(os.getpid())]
     return os.posix_spawn(sys.executable, command, given)
 
 
@@ -52,15 +54,17 @@ def ended(pid: int) -> bool:
         return True
 
 
-def serve(environment: Environment, place: ServedHost) -> None:
-    """Be the agent until all workers of the host have left. Raises what the job failed with."""
+def serve(environment: Environment, place: ServedHost, orphaned: Callable[[], bool]) -> None:
+    """Be the agent until all workers of the host have left. Raises what the job failed with; before it has met them,
+    PeerError where the one that has started it is gone."""
     loop = Loop()
     member = None
     link = None
     error: MezzoError | None = None
     try:
         me = len(place.ranks)
-        mesh = join(place.name, me, me + 1, max(environment.deadline, STARTING))
+        patience = max(environment.deadline, STARTING)
+        mesh = join(place.name, me, called(place.ranks, agent=True), patience, partial(_look, orphaned))
         try:
             member = Member(loop, environment, "agent", gathering=place.gathering)
             link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
@@ -70,7 +74,7 @@ def serve(environment: Environment, place: ServedHost) -> None:
             if member is not None:
                 member.leave(1, reason)
             raise
-        group = Group(mesh, place.ranks, environment.deadline, f"the agent of {environment.host}", link)
+        group = Group(mesh, place.ranks, environment.deadline, f"the agent of host {environment.host!r}", link)
         member.failed = link.uplink.failed = group.fail
         member.moved, link.uplink.asked = link.uplink.moved, group.asked
 
@@ -93,12 +97,18 @@ def serve(environment: Environment, place: ServedHost) -> None:
         raise error
 
 
+def _look(orphaned: Callable[[], bool]) -> None:
+    if orphaned():
+        raise PeerError("the worker that has started it is gone", where="agent", hint=SEE)
+
+
 def main() -> int:
     """The exit code of an agent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the job ends it
     given = json.loads(sys.argv[1])
     try:
-        serve(Environment.read(), ServedHost(given["name"], tuple(given["ranks"]), given["gathering"]))
+        place = ServedHost(given["name"], tuple(given["ranks"]), given["gathering"])
+        serve(Environment.read(), place, lambda: os.getppid() != int(sys.argv[2]))
     except MezzoError as error:
         print(f"agent: {error}", file=sys.stderr, flush=True)
         return 1

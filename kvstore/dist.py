@@ -20,7 +20,7 @@ from . import agent
 from .environment import Environment
 from .host.backend import Again, HostStore
 from .host.group import Group, resign
-from .host.mesh import join
+from .host.mesh import called, join
 from .host.opening import meeting, rejoining
 from .host.values import HostValue
 from .host.waiting import reason
@@ -332,10 +332,10 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
             if rank == ranks[0]:
                 pid = agent.start(environment, agent.ServedHost(name, ranks, welcome.gathering))
             patience, look = max(environment.deadline, agent.STARTING), partial(_look, member, pid)
-            mesh = join(name, ranks.index(rank), len(ranks) + 1, patience, look=look)
+            mesh = join(name, ranks.index(rank), called(ranks, agent=True), patience, look)
         else:
             ranks = (rank,)
-            mesh = join(f"{name}/{rank}", 0, 1, environment.deadline)
+            mesh = join(f"{name}/{rank}", 0, called(ranks), environment.deadline)
         me = ranks.index(rank)
         link = Link(loop, member, environment, me, len(ranks), levels.speaker(welcome, rank), "worker")
         group = Group(mesh, ranks, environment.deadline, f"{kind}, rank {rank}", link)

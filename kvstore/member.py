@@ -11,14 +11,8 @@ from .environment import Environment
 from .gate import SCHEDULER, enter
 from .loop import Loop
 from .protocol import messages as m
-from .protocol.membership import BEAT
+from .protocol.membership import BEAT, silence
 from .stream import Frame, Stream
-
-
-def silence(deadline: float) -> float:
-    """Seconds without a heartbeat after which an agent, a server or the scheduler is taken for dead: less than the
-    deadline, so that who is frozen is named before who waits for it."""
-    return max(2.0, min(30.0, deadline * 0.75))
 
 
 def prompt(deadline: float) -> float:
@@ -73,14 +67,14 @@ class Member:
         self._stream = Stream(loop, sock, self, "the scheduler")
         try:
             rank = m.NOBODY if environment.rank is None else environment.rank
-            incarnation = environment.incarnation
-            self.say(m.Hello(role, environment.host, rank, 0, incarnation, address, consistency, gathering=gathering))
+            about = (rank, 0, environment.incarnation, address, consistency, self.deadline, gathering)
+            self.say(m.Hello(role, environment.host, *about))
             if role in ("server", "agent"):
                 self._beat()
             # the scheduler names who is missing at the deadline; this is for one that is silent
             silent = max(self.deadline, environment.rejoin) * 1.5 + 1
             left = begun + patience - time.monotonic() if there else silent
-            self.wait(lambda: self._known, left, "the scheduler's welcome")
+            self.wait(lambda: self._known, left, "the scheduler is silent: its welcome")
             if self._welcome is None:
                 raise JobEnded("the job has ended", where=self.name)
         except BaseException:
@@ -99,8 +93,10 @@ class Member:
     @property
     def name(self) -> str:
         """Name of this process in messages."""
-        rank = self._welcome.rank if self._welcome else "?"
-        return f"{self._role} {rank} on {self._host}"
+        if self._role == "agent":
+            return f"the agent of host {self._host!r}"
+        number = f" {self._welcome.rank}" if self._welcome else ""
+        return f"{self._role}{number} on host {self._host!r}"
 
     def say(self, message: m.Message) -> None:
         """Tell the scheduler."""
@@ -168,7 +164,8 @@ class Member:
         if self._unheard is not None and not self.ended:
             self._unheard += 1
             if self._unheard * BEAT > silence(self.deadline):
-                self.fail(PeerError(f"the scheduler is silent for {self._unheard * BEAT:.3g} s", where=self.name))
+                why = f"the scheduler is silent for {self._unheard * BEAT:.3g} s"
+                self.fail(PeerError(why, where=self.name, hint="is it frozen? The job cannot go on without it"))
         self.say(m.Heartbeat())
         self._loop.after(BEAT, self._beat)
 
@@ -189,9 +186,12 @@ class Member:
             case m.Gather(number, _, reason):
                 self.gathering, self._told = number, True
                 self.fail(PeerError(reason, where=self.name))
-            case m.Failed(_, reason) | m.Refused(reason):
+            case m.Failed(_, reason):
                 self._told = True
-                self.fail(PeerError(reason, where=self.name))
+                self.fail(PeerError(reason, where=self.name, hint=m.SEE))
+            case m.Refused(reason, hint):
+                self._told = True
+                self.fail(PeerError(reason, where=self.name, hint=hint))
             case m.Overview() as answer:
                 self._shown, last = answer.behind(self._shown)
                 if last:
@@ -203,7 +203,7 @@ class Member:
 
     def lost(self, stream: Stream, reason: str) -> None:
         if not self.ended:
-            self.fail(PeerError(f"the scheduler is gone: {reason}", where=self.name))
+            self.fail(PeerError(f"the scheduler is gone: {reason}", where=self.name, hint=m.SEE))
 
 
 def _ignore(what: object) -> None:

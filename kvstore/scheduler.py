@@ -15,7 +15,6 @@ from .address import describe, listen
 from .environment import Environment
 from .gate import SCHEDULER, Gate, Told
 from .loop import Loop
-from .member import silence
 from .protocol import membership as machine
 from .protocol.messages import NOBODY, Bye, Failed, Hello, Overview, Report
 from .stream import Frame, Stream
@@ -33,7 +32,7 @@ class Scheduler:
             environment.workers,
             environment.servers,
             environment.deadline,
-            silence(environment.deadline),
+            machine.silence(environment.deadline),
             environment.grace,
             environment.rejoin,
         )

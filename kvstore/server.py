@@ -196,7 +196,7 @@ class Server:
             if peer.said_bye:
                 self._gone(peer)
             else:
-                self._handle(s.Left(peer.rank, f"{peer.name}: {reason}", lane=peer.lane))
+                self._handle(s.Left(peer.rank, f"is lost: {reason}", lane=peer.lane, who=peer.name))
 
     # --- pushes
 
@@ -340,7 +340,7 @@ class Server:
             case m.Bye(_, code, reason):
                 peer.said_bye = code == 0
                 if code:
-                    self._handle(s.Left(peer.rank, f"{peer.name}: {reason}", lane=peer.lane))
+                    self._handle(s.Left(peer.rank, f"failed: {reason}", lane=peer.lane, who=peer.name))
             case m.Failed(_, reason):
                 self._member.fail(PeerError(reason, where=peer.name))
             case m.Heartbeat():

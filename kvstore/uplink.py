@@ -142,7 +142,7 @@ class Uplink:
         try:
             self._connect(number)
         except MezzoError as error:
-            self._fail(error)
+            self._fail(type(error)(f"{error.where}: {error.message}", hint=error.hint))
 
     def moved(self, servers: Sequence[str]) -> None:
         """A server has been started again: go on with it. What it has not answered is said again."""
@@ -381,7 +381,7 @@ class Uplink:
         self._greeted.discard(number)
         self._receiving.discard(number)
         if not self._closing and number not in self._ended:
-            self._handle(c.Lost(number, f"{stream.name}: {reason}"))
+            self._handle(c.Lost(number, reason))
 
     def _target(self, stream: Stream, frame: Frame) -> memoryview:
         """Return the memory for the payload of a Value."""

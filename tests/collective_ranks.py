@@ -14,7 +14,7 @@ import numpy as np
 
 from mezzo.kvstore.collective.communicator import Communicator
 from mezzo.kvstore.collective.shared import Shared
-from mezzo.kvstore.host.mesh import join
+from mezzo.kvstore.host.mesh import called, join
 from mezzo.ops import DType
 from mezzo.ops.errors import MezzoError
 
@@ -159,7 +159,7 @@ def main() -> int:
     name, count, mesh = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
     def run(me: int) -> Any:
-        with Shared(join(mesh, me, count, 20, "rank"), count, 20) as communicator:
+        with Shared(join(mesh, me, called(range(count)), 20), count, 20) as communicator:
             return SCENARIOS[name](communicator)
 
     return print_answers(count, run)

@@ -16,7 +16,7 @@ import numpy as np
 
 from mezzo.kvstore.create import create
 from mezzo.kvstore.epochs import Epochs
-from mezzo.kvstore.host.mesh import join
+from mezzo.kvstore.host.mesh import called, join
 from mezzo.kvstore.host.opening import host_store
 from mezzo.kvstore.protocol.consistency import parse
 from mezzo.kvstore.rule import rule
@@ -36,7 +36,7 @@ def scenario(run: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
 
 
 def store(me: int, count: int, deadline: float = 60.0, name: str = "", consistency: str = "sequential") -> KVStore:
-    mesh = join(f"{JOB}/{name}", me, count, deadline)
+    mesh = join(f"{JOB}/{name}", me, called(range(count)), deadline)
     return KVStore(host_store("level 1", mesh, range(count), deadline, parse(consistency)))
 
 

@@ -93,7 +93,7 @@ def test_what_is_no_death_ends_the_job_a_little_later() -> None:
 def test_an_agent_that_dies_is_started_anew() -> None:
     made = job()
     assert told(made.handle(s.Closed(50)))[0] == m.Gather(
-        1, (), "agent 0 on host 'a' is gone: its connection was closed"
+        1, (), "the agent of host 'a' is gone: its connection was closed"
     )
     late = told(made.handle(s.Said(60, m.Hello("agent", "a"))))[60]  # of the gathering that is over
     assert isinstance(late, m.Refused)

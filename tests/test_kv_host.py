@@ -484,8 +484,8 @@ def test_who_does_not_start_is_named(tmp_path: Path) -> None:
     one, _, other = workers("lonely", 3, tmp_path)
     for kind, said, seconds in (one, other):
         assert kind == "DeadlineError"
-        assert "2 of 3 workers joined" in said
-        assert "missing workers: 1" in said
+        assert "2 of 3 processes of this host met" in said
+        assert "missing rank 1" in said
         assert seconds < 40
 
 

@@ -351,7 +351,7 @@ def test_a_frozen_process_is_named_by_all_others(victim: str, tmp_path: Path) ->
                 named = {
                     "server0": "server 0 on host 'h'",
                     "scheduler": "the scheduler",
-                    "agent": "agent 0 on host 'a'",
+                    "agent": "the agent of host 'a'",
                 }
                 assert f"{named[victim]} is silent for 7." in error, error
         finally:
@@ -406,3 +406,15 @@ def test_servers_stay_on_this_machine(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "MEZZO_BIND: 0.0.0.0 is outside of this machine" in ended.stderr
     assert LARGE * 4 > 1 << 20
+
+
+def test_an_agent_whose_worker_is_gone_ends() -> None:
+    """It would wait for the workers of its host, who do not come."""
+    job = Environment("worker", ("127.0.0.1", free_port()), 1, 1, "h", deadline=LONG)
+    place = json.dumps({"name": "mezzo/nobody/h", "ranks": [0], "gathering": 0})
+    ended = subprocess.run(
+        [sys.executable, "-m", "mezzo.kvstore.agent", place, str(os.getppid())],  # not the one that starts it
+        cwd=ROOT, env={**os.environ, **job.variables()}, capture_output=True, text=True, timeout=LONG, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "the worker that has started it is gone" in ended.stderr

@@ -10,7 +10,7 @@ from ...ops.errors import InputError
 from ...runtime.digests import blake2b
 from ..create import DIST
 from ..environment import Environment
-from ..host.mesh import join
+from ..host.mesh import called, join
 from ..store import KVStore
 from .communicator import Alone, Communicator
 from .shared import Shared
@@ -50,4 +50,4 @@ def beside(store: KVStore, deadline: float | None = None) -> Communicator:
         )
     root, wait = environment.root, environment.deadline if deadline is None else deadline
     name = f"mezzo/{root[0]}:{root[1]}/{environment.host}/collective {number}"
-    return Shared(join(name, store.rank, store.num_workers, wait, "rank"), store.num_workers, wait)
+    return Shared(join(name, store.rank, called(range(store.num_workers)), wait), store.num_workers, wait)

@@ -29,6 +29,7 @@ from ..protocol.host import (
     Ready,
 )
 from ..protocol.keys import element
+from ..protocol.messages import SEE
 from ..updater import UpdateRule
 from . import memory
 from .memory import Segment, SharedPlaces
@@ -380,8 +381,7 @@ class Group(Waiting):
 
     def _dead(self, member: int, how: str) -> PeerError:
         why = f"{self._names([member])} has died: {how}"
-        hint = "see what it printed last; the others cannot go on without it"
-        return PeerError(why, where=self.where, hint=hint)
+        return PeerError(why, where=self.where, hint=SEE)
 
     def _tell(self, instruction: HostTell, place: tuple[int, int]) -> None:
         event = instruction.event
@@ -501,7 +501,7 @@ class Group(Waiting):
             self.probe.answered(member, said["able"])
         elif what == "failed":
             who = "" if said.get("passed") else f"{self._names([member])} failed: "
-            self._die(PeerError(f"{who}{said['reason']}", where=self.where))
+            self._die(PeerError(f"{who}{said['reason']}", where=self.where, hint=SEE))
         elif what == "together":
             self._said.setdefault(said["name"], {}).setdefault(member, deque()).append(said["body"])
         else:
@@ -543,7 +543,8 @@ class Group(Waiting):
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
-        self._die(error, passed=False)
+        error.at(self.where)
+        self._die(error)
 
     # -- the end
 

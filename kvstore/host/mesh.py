@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -239,21 +239,20 @@ class Mesh:
             self._own.close()
 
 
-def join(
-    name: str,
-    me: int,
-    members: int,
-    deadline: float,
-    who: str = "worker",
-    look: Callable[[], None] = lambda: None,
-) -> Mesh:
-    """Find the other members: those that call this on the same host with the same name.
+def called(ranks: Sequence[int], agent: bool = False) -> tuple[str, ...]:
+    """Workers of a host, and perhaps their agent, as errors name them."""
+    return (*(f"rank {rank}" for rank in ranks), *(["the agent of this host"] if agent else []))
+
+
+def join(name: str, me: int, called: Sequence[str], deadline: float, look: Callable[[], None] = lambda: None) -> Mesh:
+    """Find the other members: those that call this on the same host with the same name. `called` is what errors call
+    each of them.
 
     The sockets have abstract names, which end with their processes, and take connections of the same user alone. Raises
     DeadlineError that names the members who have not come after `deadline` seconds, and whatever `look` raises, which
     is called now and then while some are missing.
     """
-    end = time.monotonic() + deadline
+    end, members = time.monotonic() + deadline, len(called)
     found: dict[int, socket.socket] = {}
     door = socket.socket(socket.AF_UNIX)
     try:
@@ -261,7 +260,7 @@ def join(
             door.bind(f"\0{name}/{me}")
         except OSError as error:
             raise InputError(
-                f"{who} {me} is there already: {error}", where=name, hint="does another job use the same port?"
+                f"{called[me]} is there already: {error}", where=name, hint="does another job use the same port?"
             ) from error
         door.listen(members)
         try:
@@ -282,13 +281,7 @@ def join(
                 else:
                     found[greeted] = sock
         except TimeoutError as error:
-            missing = [m for m in range(members) if m != me and m not in found]
-            raise DeadlineError(
-                f"{members - len(missing)} of {members} {who}s joined within {deadline:g} s; missing {who}s: "
-                f"{', '.join(map(str, missing))}",
-                where=f"level 1, {name}",
-                hint="did all of them start, and do they see the same MEZZO_HOST?",
-            ) from error
+            raise late(name, called, {me, *found}, deadline) from error
         return Mesh(me, dict(sorted(found.items())))
     except BaseException:
         for sock in found.values():
@@ -296,6 +289,16 @@ def join(
         raise
     finally:
         door.close()
+
+
+def late(name: str, called: Sequence[str], here: Collection[int], deadline: float) -> DeadlineError:
+    """The error where some members have not come."""
+    missing = ", ".join(who for member, who in enumerate(called) if member not in here)
+    return DeadlineError(
+        f"{len(here)} of {len(called)} processes of this host met within {deadline:g} s; missing {missing}",
+        where=name,
+        hint="have they started, and do they see the same MEZZO_HOST?",
+    )
 
 
 def _connect(address: str, me: int, members: int, end: float, look: Callable[[], None]) -> socket.socket:

@@ -15,7 +15,7 @@ from ..protocol.consistency import Consistency
 from ..protocol.messages import Welcome
 from .backend import Again, HostStore
 from .group import Group
-from .mesh import Mesh, join
+from .mesh import Mesh, called, join
 from .relaxed import RelaxedGroup, RelaxedStore
 from .waiting import reason
 
@@ -86,7 +86,7 @@ def open_host(kind: str, environment: Environment, levels: Levels) -> HostStore:
             )
         ranks = hosts[0][1]
         name, me = meeting(environment, member.welcome), ranks.index(rank)
-        mesh = join(name, me, len(ranks), environment.deadline, look=member.look)
+        mesh = join(name, me, called(ranks), environment.deadline, member.look)
         again = rejoining(member, loop, lambda: open_host(kind, replace(environment, rank=rank), levels))
         about = (ranks, environment.deadline, levels.inside, leave, Reporter(member))
         store = host_store(kind, mesh, *about, again if environment.rejoin else None)

@@ -30,7 +30,7 @@ LOOK = 0.1  # seconds between its looks at the deadlines of operations
 
 
 def reason(error: BaseException) -> str:
-    """What others are told of an error of this worker: its message, without the hint, which is for this one."""
+    """The message about an error of this worker as others are told it, without the hint, which is for this one."""
     return error.message if isinstance(error, MezzoError) else f"{type(error).__name__}: {error}"
 
 
@@ -93,13 +93,13 @@ class Waiting:
         if value is not None and value.error is not None:
             raise value.error
 
-    def _die(self, error: MezzoError, passed: bool = True) -> None:
-        """The group cannot go on. All others hear why at once (`passed`: it says whose fault it is), before they see
-        this member leave because of it."""
+    def _die(self, error: MezzoError) -> None:
+        """The group cannot go on. All others hear why at once (the error says whose fault it is), before they see this
+        member leave because of it."""
         if self.failure is not None:
             return
         self.failure = error
-        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message[:MOST_REASON], "passed": passed})
+        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message[:MOST_REASON], "passed": True})
         for value in self._values.values():
             while value.queue:
                 self._end(value.queue.popleft(), error)

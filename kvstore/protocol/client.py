@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, WireError
 from .keys import SPLIT, Shard, place
-from .messages import FRAME, LENT, Done, Failed, Init, Message, Pull, Push, Refused, Value
+from .messages import FRAME, LENT, SEE, Done, Failed, Init, Message, Pull, Push, Refused, Value
 
 # ---------------------------------------------------------------------------------------------------- what happened
 
@@ -423,7 +423,7 @@ class Client:
             case Refused():
                 return self._refused(server, e.message)
             case Failed(_, reason):
-                return [self._fail(PeerError(reason, where="the job"))]
+                return [self._fail(PeerError(reason, hint=SEE))]
         if not server.asked:
             raise _unexpected(server, type(e.message).__name__)
         return self._answered(server, server.asked.popleft(), e.message)
@@ -533,8 +533,7 @@ class Client:
     def _on_connected(self, e: Connected) -> Iterable[Instruction]:
         server = self._servers[e.server]
         if server.incarnation not in (None, e.incarnation):
-            error = PeerError("it was started again, and its values are lost", where=f"server {e.server}")
-            return [self._fail(error)]
+            return [self._fail(PeerError(f"server {e.server} was started again, and its values are lost", hint=SEE))]
         server.incarnation, server.connected, server.lost, server.since = e.incarnation, True, "", None
         server.sending, server.receiving, server.ready = None, None, []
         made: list[Instruction] = [self._tell(server, what) for what in server.asked]
@@ -549,25 +548,26 @@ class Client:
         server.connected, server.lost, server.receiving = False, e.reason, None
         if self._grace > 0:
             return ()
-        return [self._fail(PeerError(f"it is lost: {e.reason}", where=f"server {e.server}"))]
+        return [self._fail(PeerError(f"server {e.server} is lost: {e.reason}", hint=SEE))]
 
     def _on_ticked(self, e: Ticked) -> Iterable[Instruction]:
         for server in self._servers:
             if server.lost:
                 server.since = e.now if server.since is None else server.since
                 if e.now - server.since >= self._grace:
-                    why = f"it did not come back in {self._grace:g} s: {server.lost}"
-                    return [self._fail(PeerError(why, where=f"server {server.number}"))]
+                    why = f"server {server.number} is lost, and did not come back in {self._grace:g} s: {server.lost}"
+                    return [self._fail(PeerError(why, hint=SEE))]
         for name, key in self._keys.items():
             if key.stirred or not key.operations or key.since is None:
                 key.since, key.stirred = e.now if key.operations else None, False
             elif e.now - key.since > self._deadline:
                 late = [part.server for part in key.parts.values() if not part.ended]
-                why = f"no answer from server {', '.join(map(str, late))} for {self._deadline:g} s"
-                return [self._fail(DeadlineError(f"{why} (step {key.steps})", where=f"key {name!r}"))]
+                who = f"server {' and '.join(map(str, late))}"
+                why = f"no answer from {who} for {self._deadline:g} s, in step {key.steps} of key {name!r}"
+                return [self._fail(DeadlineError(why, hint="is it frozen, or busy? A longer wait is deadline="))]
         return ()
 
 
 def _unexpected(server: _Server, what: str, part: _Part | None = None) -> WireError:
     about = f" of key {part.name!r} (step {part.step})" if part else ""
-    return WireError(f"it sent {what}{about} that no request waits for", where=f"server {server.number}")
+    return WireError(f"server {server.number} sent {what}{about} that no request waits for")

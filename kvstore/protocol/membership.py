@@ -49,6 +49,12 @@ BEAT = 0.4  # seconds between heartbeats of everybody, since each has a deadline
 SETTLE = 0.5  # seconds in which a failure that is told may turn out to be the death of a worker that can be replaced
 
 
+def silence(deadline: float) -> float:
+    """Seconds without a heartbeat after which an agent, a server or the scheduler is taken for dead: less than the
+    deadline, so that who is frozen is named before who waits for it."""
+    return max(2.0, min(30.0, deadline * 0.75))
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """A message has arrived: Hello, Barrier, Heartbeat, Failed, Stats or Bye."""
@@ -137,6 +143,8 @@ class _Member:
     history: pace.History = field(default_factory=pace.History)
 
     def __str__(self) -> str:
+        if self.hello.role == "agent":
+            return f"the agent of host {self.hello.host!r}"
         number = f" {self.rank}" if self.rank != NOBODY else ""
         return f"{self.hello.role}{number} on host {self.hello.host!r}"
 
@@ -144,9 +152,10 @@ class _Member:
 class Membership:
     """State machine of the scheduler, for a job of a given number of workers and servers.
 
-    `deadline`: seconds for all to come, and for a barrier. `timeout`: seconds of silence after which a process that has
-    sent a heartbeat before is taken for dead (0: never; a closed connection always is). `grace`: seconds for which a
-    server that was there may be away: one of a greater incarnation takes its place, and everybody hears where it is.
+    `deadline`: seconds for all to come, and for a barrier; workers that say how long they wait count more. `timeout`:
+    seconds of silence after which a process that has sent a heartbeat before is taken for dead (0: never; a closed
+    connection always is). `grace`: seconds for which a server that was there may be away: one of a greater incarnation
+    takes its place, and everybody hears where it is.
     `rejoin`: seconds in which the job gathers again when a worker or an agent has died (0: that is the end of the job).
 
     >>> job = Membership(workers=2)
@@ -283,6 +292,8 @@ class Membership:
             return self._refuse(peer, f"{hello.role} {hello.rank} cannot be: {why}", "MEZZO_RANK counts from 0")
         self._members[peer] = _Member(hello)
         workers = [member.hello for _, member in self._role("worker")]
+        if hello.role == "worker":
+            self._heed(workers)
         kinds = sorted({w.consistency for w in workers})
         if len(kinds) > 1:
             where = "; ".join(f"{kind} on host {_hosts(workers, kind)}" for kind in kinds)
@@ -292,6 +303,14 @@ class Membership:
         self._away.clear()
         self._complete()
         return [told for each in list(self._members) for told in self._welcomed(each)]
+
+    def _heed(self, workers: list[Hello]) -> None:
+        """Wait as long as these workers do, which have `kv.create`, and this process has not: since the first came."""
+        if not (told := max(worker.deadline for worker in workers)):
+            return
+        self._deadline, self._timeout = told, min(self._timeout, silence(told))
+        if len(workers) == 1 and not self._gathering:
+            self._since.pop("", None)
 
     def _replace(self, hello: Hello) -> None:
         """A server that was started again comes before the end of the one in whose place it is has been heard of."""
@@ -348,10 +367,12 @@ class Membership:
         parts, ranks = [], list[int]()
         for role, most in self._declared.items():
             here = [member for _, member in self._role(role)]
-            parts.append(f"{len(here)} of {most} {role}s came{_by_host(here, ' (')}")
             hints = {member.hello.rank for member in here}
-            if role == "worker" and NOBODY not in hints:
-                ranks = sorted({*range(most)} - hints)
+            absent = [] if NOBODY in hints else sorted({*range(most)} - hints)
+            which = [_by_host(here), *([f"not {named(absent)}"] if absent else [])]
+            who = f" ({'; '.join(which)})" if here else ""
+            parts += [f"{len(here)} of {most} {role}s came{who}"] if most else []
+            ranks = absent if role == "worker" else ranks
         refused = f"; refused connections: {self._strangers}, the last from {self._stranger}" if self._strangers else ""
         again, within = (f"{self._lost}; ", "again within") if self._gathering else ("", "within")
         why = f"{again}not all have come {within} {self._patience:g} s: {', '.join(parts)}{refused}"
@@ -556,10 +577,9 @@ def _failure_of(member: _Member, what: str) -> Failed:
     return Failed(ranks, f"{member} {what}", member.hello.role)
 
 
-def _by_host(members: Iterable[_Member], before: str = "") -> str:
+def _by_host(members: Iterable[_Member]) -> str:
     counts = Counter(member.hello.host for member in members)
-    said = ", ".join(f"{count} on host {host!r}" for host, count in sorted(counts.items()))
-    return f"{before}{said}{')' if before else ''}" if said else ""
+    return ", ".join(f"{count} on host {host!r}" for host, count in sorted(counts.items()))
 
 
 def _hosts(workers: Iterable[Hello], kind: str) -> str:

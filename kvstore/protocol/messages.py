@@ -27,6 +27,9 @@ LENT = 16 * FRAME  # bytes that one message offers in shared memory, at most
 NEWEST = -1  # a step: the value as it is now
 
 
+SEE = "see what that process printed last, or whether it stands still; the others cannot go on without it"  # a hint
+
+
 def named(ranks: Iterable[int]) -> str:
     """Ranks as errors name them.
 
@@ -49,7 +52,7 @@ class Hello:
     incarnation: int = 0
     address: str = ""  # "10.0.0.7:4321", where others reach this process, if they do
     consistency: str = "sequential"  # of level 2, as `consistency.parse` reads it; all workers must agree
-    deadline: float = 0.0  # seconds that the sender waits, to a server
+    deadline: float = 0.0  # seconds that the sender waits
     gathering: int = 0  # that an agent belongs to (`Gather`)
 
 

@@ -243,19 +243,20 @@ class Rounds:
         for key in self._keys.values():
             key.forget(e.rank, e.lane)
         others = any(s.open for (rank, _), s in self._sessions.items() if rank == e.rank)
+        who = e.who or self._named((e.rank,))
         if not e.orderly:
-            return self._lost(e.rank, session, e.reason)
+            return self._lost(e.rank, session, f"{who} {e.reason}")
         if others:
             return ()
         half = [key.declared.name for key in self._keys.values() if key.unfinished(e.rank)]
         if half:
-            return self._lost(e.rank, session, f"it left in the middle of a push of key {half[0]!r}")
+            return self._lost(e.rank, session, f"{who} left in the middle of a push of key {half[0]!r}")
         self._ranks.discard(e.rank)
         return [made for key in self._keys.values() for made in key.left(e.rank, self._rule)]
 
     def _lost(self, rank: int, session: _Session, reason: str) -> Iterable[Instruction]:
         session.lost = reason
-        return () if self._grace > 0 else [ServerFail((rank,), f"{self._named((rank,))} is lost: {reason}")]
+        return () if self._grace > 0 else [ServerFail((rank,), reason)]
 
     def _on_ticked(self, e: ServerTicked) -> Iterable[Instruction]:
         for (rank, _), session in self._sessions.items():

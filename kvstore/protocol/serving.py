@@ -49,12 +49,14 @@ class Joined(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A connection is closed; `orderly` after Bye."""
+    """A connection is closed; `orderly` after Bye. Otherwise `reason` says what became of its other end, which errors
+    call `who`."""
 
     rank: int
-    reason: str = "its connection was closed"
+    reason: str = "is lost: its connection was closed"
     orderly: bool = False
     lane: int = 0
+    who: str = ""
 
 
 class Opened(NamedTuple):

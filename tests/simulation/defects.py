@@ -116,8 +116,8 @@ DEFECTS = (
     Defect(
         "a lost connection is a failure of another rank",
         f"{PROTOCOL}/rounds.py",
-        ('return () if self._grace > 0 else [ServerFail((rank,), f"{self._named((rank,))} is lost: {reason}")]'),
-        ('return () if self._grace > 0 else [ServerFail((0,), f"{self._named((0,))} is lost: {reason}")]'),
+        "        who = e.who or self._named((e.rank,))\n",
+        "        who = self._named((0,))\n",
     ),
     # clients
     Defect(

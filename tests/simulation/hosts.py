@@ -6,7 +6,7 @@ They stand in for `host.mesh.join`, the module `host.memory` and those of the sy
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import getpid
 from typing import Any
@@ -16,9 +16,8 @@ import numpy as np
 
 from mezzo.kvstore import lent
 from mezzo.kvstore.host.memory import Segment, SharedPlaces
-from mezzo.kvstore.host.mesh import ABOVE, GONE, NOTE, Mesh, Tag
+from mezzo.kvstore.host.mesh import ABOVE, GONE, NOTE, Mesh, Tag, late
 from mezzo.kvstore.loop import READ, Loop
-from mezzo.ops.errors import DeadlineError
 from mezzo.ops.types import Array
 
 from .streams import SimEpoll
@@ -158,13 +157,12 @@ class Hosts:
         self,
         name: str,
         me: int,
-        members: int,
+        called: Sequence[str],
         deadline: float,
-        who: str = "worker",
         look: Callable[[], None] = lambda: None,
     ) -> Mesh:
         """The mesh, when all have come."""
-        world = self._world
+        world, members = self._world, len(called)
         wires = self._wires.setdefault(name, Wires(members))
         for other in [m for m, process in wires.joined.items() if process.over]:
             del wires.joined[other]  # its door has closed
@@ -175,9 +173,7 @@ class Hosts:
             process.poke()
         while len(wires.joined) < members:
             if world.now >= end:
-                missing = ", ".join(str(m) for m in range(members) if m not in wires.joined)
-                why = f"{len(wires.joined)} of {members} {who}s joined within {deadline:g} s; missing {who}s: {missing}"
-                raise DeadlineError(why, where=f"level 1, {name}")
+                raise late(name, called, wires.joined, deadline)
             world.current.wait(min(0.1, end - world.now))
             look()
         return made  # type: ignore[return-value]

@@ -90,7 +90,8 @@ class Job:
 
     def start_agent(self, environment: Environment, place: agent.ServedHost) -> int:
         name = f"agent of {environment.host}"
-        main = partial(agent.serve, environment, place)
+        starter = self.world.current
+        main = partial(agent.serve, environment, place, lambda: starter.over)
         process = self.world.start(name, environment.host, main, self.world.chance.random() * 0.01)
         self.agents.append(process)
         return NO_CHILD + len(self.agents) - 1
