@@ -4,7 +4,7 @@ program."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from ..runtime.optimizer import Group, Optimizer, schedule
 from ..runtime.optimizer.schedule import Schedule
 from ..train.agree import agree, code
 from ..train.building import COUNT, SCALE, Scaling, Shared, Step
-from ..train.exchange import COMPARED, prefix_of_next
+from ..train.exchange import COMPARED, prefix_of_next, take_store
 from ..train.step import ids_of, update_graph
 from .parameter import Parameter
 
@@ -53,14 +53,15 @@ class Trainer:
     """Updates parameters by an optimizer: `step(batch_size)` after each backward.
 
     `optimizer` is one of mz.optimizer, or a name with `optimizer_params`; parameters' `lr_mult` and `wd_mult` weigh its
-    rate and decay. With a `kvstore` the gradients of all workers are summed first, or (`update_on_kvstore`) the
-    optimizer runs there. `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements,
-    after the mean is taken. `gather` is how many calls of `step` make one update, by the mean over all their examples.
-    `scaling` (True, or a Scaling of mz.amp) expects gradients of a loss that is multiplied by `loss_scale`, as float16
-    wants it: an update whose gradients overflow is left out. All workers begin with the numbers of the first: those of
-    parameters whose shapes are open are told after the first backward, so give `in_units` and the like, or the same
-    seed to all. Every `compare_every` updates (0: never) workers compare digests of the parameters, where a sequential
-    store keeps them alike.
+    rate and decay. A parameter whose `grad_req` becomes "null" keeps its numbers and the optimizer's until it learns
+    again, and what it has missed is no update of it; over a store all workers do so at the same step. With a `kvstore`
+    the gradients of all workers are summed first, or (`update_on_kvstore`) the optimizer runs there. `clip_norm` bounds
+    the norm of all gradients together, `clip_value` each of their elements, after the mean is taken. `gather` is how
+    many calls of `step` make one update, by the mean over all their examples. `scaling` (True, or a Scaling of mz.amp)
+    expects gradients of a loss that is multiplied by `loss_scale`, as float16 wants it: an update whose gradients
+    overflow is left out. All workers begin with the numbers of the first: those of parameters whose shapes are open are
+    told after the first backward, so give `in_units` and the like, or the same seed to all. Every `compare_every`
+    updates (0: never) workers compare digests of the parameters, where a sequential store keeps them alike.
 
     >>> from mezzo.gluon import nn
     >>> from mezzo import autograd, nd
@@ -90,11 +91,11 @@ class Trainer:
         named = dict(params) if isinstance(params, Mapping) else {p.name: p for p in params}
         if not isinstance(params, Mapping) and len(named) < len(params):
             raise InputError("two parameters of one name", where="Trainer", hint="give collect_params()")
-        self.params = {n: p for n, p in named.items() if p.grad_req != "null"}
+        self._all = named
         chosen = _optimizer(optimizer, optimizer_params or {})
         shared = Shared(1, on_store=True) if update_on_kvstore else None
         scales = Scaling() if scaling is True else scaling or None
-        self._step = Step(_weighed(chosen, self.params), clip_norm, clip_value, scaling=scales, shared=shared)
+        self._step = Step(chosen, clip_norm, clip_value, scaling=scales, shared=shared)
         if gather < 1 or (gather > 1 and any(p.grad_req == "add" for p in self.params.values())):
             raise InputError(
                 f"gather={gather}" + " of gradients that are added" * (gather > 1),
@@ -105,21 +106,32 @@ class Trainer:
         self._gathered: dict[str, Any] = {}
         self._updates, self._seed = 0, 0
         self._function: CompiledFunction | None = None
-        self._states: Mapping[str, Any] = {}  # the memory of parameters, gradients, and what the optimizer keeps
+        self._states: dict[str, Any] = {}  # the memory of parameters, gradients, and what the optimizer keeps
+        self._program: dict[str, tuple[Any, ...]] = {}  # what of the parameters is part of the function
+        self._missed: dict[
+            str, int
+        ] = {}  # updates that a parameter has not had, while it learns; else those it has had
         self._on_store, self._kv = update_on_kvstore, _store(kvstore)
         self._prefix = "" if self._kv is None else prefix_of_next(self._kv)
-        self._joined = False
+        self._joined: set[str] = set()  # the parameters that the store has
+        self._on_store_as: Optimizer | None = None  # to the store
         alike = self._kv is not None and self._kv.num_workers > 1 and {*self._kv.consistency} == {"sequential"}
         self._compare_every = compare_every if alike else 0
-        self._drift: Drift | None = None
+        self._drifts: dict[tuple[str, ...], Drift] = {}
         if update_on_kvstore and self._kv is None:
             raise InputError("update_on_kvstore without a kvstore", where="Trainer")
-        if self._kv is not None and all(p.known and p._data is not None for p in self.params.values()):
-            self._join(self._kv)
+        if self._kv is not None and all(p.known and p._data is not None for p in self._all.values()):
+            self._join(self._kv, [*self._all])
+
+    @property
+    def params(self) -> dict[str, Parameter]:
+        """The parameters that learn now."""
+        return {n: p for n, p in self._all.items() if p.grad_req != "null"}
 
     @property
     def optimizer(self) -> Optimizer:
-        return self._step.optimizer
+        """Its optimizer, with a group for each parameter that has weights of its own."""
+        return _weighed(self._step.optimizer, self._all)
 
     @property
     def learning_rate(self) -> float:
@@ -131,7 +143,7 @@ class Trainer:
         >>> trainer.learning_rate
         0.0001
         """
-        return schedule.at(self.optimizer.rate, self.updates)
+        return schedule.at(self._step.optimizer.rate, self.updates)
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
@@ -163,8 +175,9 @@ class Trainer:
                 where="Trainer.learning_rate",
                 hint="give a schedule of mz.schedule, or let the workers update: update_on_kvstore=False",
             )
-        former, now = self.optimizer.rate, float(rate) if isinstance(rate, int | float) else rate
-        self._step = replace(self._step, optimizer=replace(self.optimizer, rate=now))
+        chosen = self._step.optimizer
+        former, now = chosen.rate, float(rate) if isinstance(rate, int | float) else rate
+        self._step = replace(self._step, optimizer=replace(chosen, rate=now))
         if not (isinstance(former, int | float) and isinstance(now, float)):
             self._function = None  # a schedule is part of the program, which is made anew
 
@@ -187,11 +200,14 @@ class Trainer:
 
     def _compare(self, kv: KVStore) -> None:
         """PeerError naming the first parameter that differs among workers, and the ranks."""
-        if self._drift is None:
+        params = self.params
+        drift = self._drifts.get((*params,))
+        if drift is None:
             from ..kvstore.drift import Drift
 
-            self._drift = Drift(kv, [*self.params], f"{self._prefix}parameters")
-        self._drift.check({n: p.data().asnumpy() for n, p in self.params.items()}, f" after update {self._updates}")
+            drift = Drift(kv, [*params], f"{self._prefix}parameters{len(self._drifts) or ''}")
+            self._drifts[(*params,)] = drift
+        drift.check({n: p.data().asnumpy() for n, p in params.items()}, f" after update {self._updates}")
 
     def _together(self, batch_size: int) -> int:
         """The examples of an update that is due, whose gradients lie in the parameters; 0 where none is."""
@@ -228,11 +244,14 @@ class Trainer:
         """Update by this worker's gradients. Raises InputError where the optimizer runs on the store."""
         if self._on_store:
             raise InputError("the optimizer runs on the store", where="Trainer.update", hint="call step()")
+        params, rate = self.params, self._step.optimizer.rate
+        if not params:
+            return
         function, _ = self._ready()
         feeds: dict[str, Any] = {"scale": np.array(1 / batch_size)}
-        if isinstance(self.optimizer.rate, int | float):
-            feeds["rate"] = np.array(self.optimizer.rate, np.float64)
-        for n, p in self.params.items():
+        if isinstance(rate, int | float):
+            feeds["rate"] = np.array(rate, np.float64)
+        for n, p in params.items():
             p.data()._var.edition += 1
             if p.grad_stype != "default":
                 feeds |= _rows(n, p.grad())
@@ -240,24 +259,39 @@ class Trainer:
         function([feeds[n] for n in function.inputs], (self._seed, self._updates))
 
     def _ready(self) -> tuple[CompiledFunction, dict[str, Array]]:
-        arrays = {n: p.data() for n, p in self.params.items()}
-        arrays |= {_gradient(n): p.grad() for n, p in self.params.items() if p.grad_stype == "default"}
-        if self._function is None or not self._function.over(arrays):
-            sparse = [n for n, p in self.params.items() if p.grad_stype != "default"]
-            graph = update_graph({n: initial_value(arrays[n]) for n in self.params}, self._step, _gradient, sparse)
+        params = self.params
+        arrays = {n: p.data() for n, p in params.items()}
+        arrays |= {_gradient(n): p.grad() for n, p in params.items() if p.grad_stype == "default"}
+        program = {n: (p.lr_mult, p.wd_mult, p.grad_stype) for n, p in params.items()}
+        if self._function is None or program != self._program or not self._function.over(arrays):
+            self._count_apart({*self._program} ^ {*program})
+            missed = {n: self._missed[n] for n in params if self._missed.get(n)}
+            sparse = [n for n, p in params.items() if p.grad_stype != "default"]
+            values, step = {n: initial_value(arrays[n]) for n in params}, replace(self._step, optimizer=self.optimizer)
+            graph = update_graph(values, step, _gradient, sparse, missed)
             place = one_place("Trainer", [*arrays.values()])
-            if self.optimizer.draws and not self._seed:
+            if step.optimizer.draws and not self._seed:
                 self._seed = mix(generator(place).advance())[0]
             kept = {s.input: self._states[s.input] for s in graph.states if s.input in self._states}
             self._function = CompiledFunction(graph, "update", place, arrays, kept)
-            self._states = self._function.session.states
+            self._states |= {n: x for n, x in self._function.session.states.items() if n not in arrays}
+            self._program = program
         return self._function, arrays
+
+    def _count_apart(self, names: Iterable[str]) -> None:
+        """These parameters begin or cease to learn: each has an own number of updates from there on."""
+        if COUNT in self._states:
+            for p in self._all.values():
+                if p._data is not None:
+                    p._data.wait_to_read()
+            count = int(self._states[COUNT])
+            self._missed |= {n: count - self._missed.get(n, 0) for n in names}
 
     def _facts(self) -> dict[str, str]:
         """Return the facts that all workers of a job must have in common."""
         step = self._step
         return {
-            "the optimizer": f"{step.optimizer}" + " on the store" * self._on_store,
+            "the optimizer": f"{self.optimizer}" + " on the store" * self._on_store,
             "clipping and gathering": f"clip_norm={step.clip_norm}, clip_value={step.clip_value}, "
             f"gather={self._gather}, scaling={step.scaling}",
             "what learns": ", ".join(f"{n} {p.dtype}{list(p.shape or ())}" for n, p in self.params.items()),
@@ -266,8 +300,8 @@ class Trainer:
 
     def _joined_store(self) -> KVStore:
         assert self._kv is not None
-        if not self._joined:
-            self._join(self._kv)
+        if new := [n for n in self._all if n not in self._joined and (not self._joined or n in self.params)]:
+            self._join(self._kv, new)
         return self._kv
 
     def _settled(self) -> KVStore:
@@ -277,20 +311,31 @@ class Trainer:
             p.data().wait_to_read()
         return kv
 
-    def _join(self, kv: KVStore) -> None:
-        agree(kv, self._prefix, self._facts())
-        data = {self._prefix + n: p.data() for n, p in self.params.items()}
+    def _join(self, kv: KVStore, names: Sequence[str]) -> None:
+        """Have parameters in the store, from which all workers take them."""
+        first = not self._joined
+        if first:
+            agree(kv, self._prefix, self._facts())
+        data = {self._prefix + n: self._all[n].data() for n in names}
         kv.init(data)
-        if self._on_store:
-            kv.set_optimizer(self._step.optimizer)
+        if first:
+            self._on_store_as = self.optimizer if self._on_store else None
+            take_store(kv, self, self._prefix, self._on_store_as)
         kv.pull(data)
-        begins(lambda: {n: p.data() for n, p in self.params.items()})
-        self._joined = True
+        if first:
+            begins(lambda: {n: p.data() for n, p in self.params.items()})
+        self._joined |= {*names}
 
     def _exchange(self, batch_size: int) -> None:
         """Workloads of the engine: those of a parameter wait for its gradient, and what reads it next waits for them.
         The first parameters are wanted first."""
         kv = self._joined_store()
+        if self._on_store and self.optimizer != self._on_store_as:
+            raise InputError(
+                "the store steps by the lr_mult and wd_mult that parameters had at first",
+                where="Trainer.step",
+                hint="set them before the Trainer is made, or let the workers update: update_on_kvstore=False",
+            )
         for number, (name, p) in enumerate(self.params.items()):
             key = self._prefix + name
             if self._on_store:
@@ -314,7 +359,12 @@ class Trainer:
         _, arrays = self._ready()
         for a in arrays.values():
             a.wait_to_read()
-        kept = {n: nd.asarray(np.array(v)) for n, v in self._states.items() if n not in arrays}
+        kept = {n: nd.asarray(np.array(v)) for n, v in self._states.items()}
+        count = int(self._states[COUNT])
+        for n in self._all:
+            had = count - self._missed.get(n, 0) if n in self.params else self._missed.get(n, 0)
+            if had != count and any(_slot(s, n) in kept for s in self._step.optimizer.slots):
+                kept[_own(n)] = nd.asarray(np.array(had))
         nd.save(path, kept, ending=".npz" if str(path).endswith(".npz") else ".safetensors")
 
     def load_states(
@@ -332,6 +382,7 @@ class Trainer:
                 p.data().wait_to_read()
             rates = partial(schedule.at, self.optimizer.rate)
             self._updates = take_up(path, self._states, self.optimizer, [*self.params], rates, names, updates)
+            self._missed, self._function = {}, None
             return
         if names or updates is not None:
             raise InputError("names= and updates= are for states of MXNet", where=str(path), hint="leave them out")
@@ -343,15 +394,35 @@ class Trainer:
             self._updates = max((counts.get(self._prefix + name, 0) for name in self.params), default=0)
             return
         _, arrays = self._ready()
+        for a in arrays.values():
+            a.wait_to_read()
         stored = nd.load(path, ending=ending)
         assert isinstance(stored, Mapping)
-        mine = {n for n in self._states if n not in arrays}
-        if mine != {*stored}:
-            odd = ", ".join(sorted(mine ^ {*stored})[:4])
-            raise InputError(f"other states: {odd}", where=str(path), hint="the same optimizer and parameters")
-        for n in mine:
-            self._states[n][...] = stored[n].asnumpy()
-        self._updates = int(self._states[COUNT])
+        own = {n: int(stored[_own(n)].item()) for n in self._all if _own(n) in stored}
+        given = {n: x for n, x in stored.items() if n not in {*map(_own, own)}}
+        resting = {n: [_slot(s, n) for s in self._step.optimizer.slots] for n in self._all if n not in self.params}
+        odd = ({*self._states} ^ {*given}) - {slot for slots in resting.values() for slot in slots}
+        if odd:
+            told = ", ".join(sorted(odd)[:4])
+            raise InputError(f"other states: {told}", where=str(path), hint="the same optimizer and parameters")
+        for n, x in given.items():
+            if n in self._states:
+                self._states[n][...] = x.asnumpy()
+            else:  # of a parameter that does not learn now
+                self._states[n] = x.asnumpy().copy()
+        self._updates = count = int(self._states[COUNT])
+        self._missed = {n: count for n, slots in resting.items() if any(slot in given for slot in slots)}
+        self._missed |= {n: had if n in resting else count - had for n, had in own.items()}
+        self._function = None
+
+
+def _slot(slot: str, name: str) -> str:
+    return f"optimizer/{slot}/{name}"
+
+
+def _own(name: str) -> str:
+    """The name of the updates that a parameter has had, where these are not those of the trainer."""
+    return f"optimizer/updates/{name}"
 
 
 def _gradient(name: str) -> str:
@@ -380,7 +451,7 @@ def _weighed(optimizer: Optimizer, params: Mapping[str, Parameter]) -> Optimizer
     own = [(n, p) for n, p in params.items() if (p.lr_mult, p.wd_mult) != (1.0, 1.0)]
     if not own:
         return optimizer
-    groups = tuple(Group((n,), p.lr_mult, optimizer.decay(n) * p.wd_mult) for n, p in own)
+    groups = tuple(Group((n,), optimizer.group(n).scale * p.lr_mult, optimizer.decay(n) * p.wd_mult) for n, p in own)
     return replace(optimizer, groups=(*groups, *optimizer.groups))
 
 

@@ -197,10 +197,16 @@ def clipped(g: TypedBuilder, step: Step, grads: Mapping[str, str], norm: str | N
     return made
 
 
-def number_of(made: Build, optimizer: Optimizer, t: str) -> Callable[[str, DType], list[str]]:
-    """The rate and the other numbers of update `t`, as a parameter's group has them, in an element type."""
+def number_of(
+    made: Build, optimizer: Optimizer, t: str, missed: Mapping[str, int] | None = None
+) -> Callable[[str, DType], list[str]]:
+    """The rate and the other numbers of update `t`, as a parameter's group has them, in an element type. Of one that
+    has `missed` updates, the others are those of its own number."""
     g = made.g
     rate, *numbers = optimizer.numbers_at(g, t)
+    late = {
+        n: optimizer.numbers_at(g, g.Sub(t, g.const(float(n), DType.DOUBLE)))[1:] for n in {*(missed or {}).values()}
+    }
     cast: dict[tuple[str, DType], str] = {}
     scaled = {1.0: rate}
 
@@ -213,7 +219,8 @@ def number_of(made: Build, optimizer: Optimizer, t: str) -> Callable[[str, DType
         scale = optimizer.group(p).scale
         if scale not in scaled:
             scaled[scale] = g.Mul(rate, g.const(scale, DType.DOUBLE))
-        return [number(v, dtype) for v in (scaled[scale], *numbers)]
+        own = late[missed[p]] if missed and p in missed else numbers
+        return [number(v, dtype) for v in (scaled[scale], *own)]
 
     return of
 
@@ -226,10 +233,11 @@ def update(
     t: str,
     finite: str | None,
     ids: Mapping[str, str],
+    missed: Mapping[str, int] | None = None,
 ) -> None:
     """Add the optimizer's operator for each parameter; `ids` tell which rows the gradients of some are of."""
     g, optimizer = made.g, step.optimizer
-    number = number_of(made, optimizer, t)
+    number = number_of(made, optimizer, t, missed)
     for p in params:
         first = states_of(optimizer, made.first[p])
         slots = [made.state(f"optimizer/{s}/{p}", value) for s, value in first.items()]

@@ -7,11 +7,13 @@ gradients, in the gradient's place; with the optimizer on the store it is the pa
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,6 +36,7 @@ LOST = "lost/"  # before the names of parameters, of what compression had lost o
 COMPARED = 100  # steps from one comparison of all workers' parameters to the next
 FIRST = 1 << 20  # the priority of what everybody waits for
 _users: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many Exchanges a store has had
+_owners: WeakKeyDictionary[KVStore, WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()  # trainers' optimizers on them
 
 
 def prefix_of_next(store: KVStore) -> str:
@@ -41,6 +44,32 @@ def prefix_of_next(store: KVStore) -> str:
     the same order."""
     number = _users[store] = _users.get(store, -1) + 1
     return f"{number}/" if number else ""
+
+
+def take_store(store: KVStore, owner: object, prefix: str, optimizer: Optimizer | None) -> None:
+    """Let a trainer's pushes be steps of its optimizer, or (None) sums. A store has one optimizer for all that is
+    pushed: InputError where another trainer that is still there needs it otherwise."""
+    if optimizer is not None and prefix and optimizer.groups:  # keys have the prefix before the name
+        named = tuple(replace(g, patterns=tuple(prefix + p for p in g.patterns)) for g in optimizer.groups)
+        optimizer = replace(optimizer, groups=named)
+    owners = _owners.setdefault(store, WeakKeyDictionary())
+
+    def others() -> list[Optimizer | None]:
+        return [theirs for other, theirs in owners.items() if other is not owner]
+
+    if any(theirs != optimizer for theirs in others()):
+        gc.collect()  # of trainers that nobody has any more
+    for theirs in others():
+        if theirs != optimizer:
+            sides = [f"{o.kind} on the store" if o else "an optimizer of its own" for o in (theirs, optimizer)]
+            raise InputError(
+                f"a trainer on this store has {sides[0]}, and this one {sides[1]}, while a push means one thing",
+                where=f"the {store.kind!r} store",
+                hint="give all of them update_on_kvstore=False, or the same optimizer; or a store to each",
+            )
+    if optimizer is not None and not others():
+        store.set_optimizer(optimizer)
+    owners[owner] = optimizer
 
 
 class Exchange:
@@ -117,9 +146,11 @@ class Exchange:
                     where="update_on_kvstore=True",
                     hint="create a sequential store, or leave lazy_update out",
                 )
-            self.store.set_optimizer(optimizer)
+            take_store(self.store, self, self._prefix, optimizer)
             if states is not None:
                 self.store.load_optimizer_states(states)
+        else:
+            take_store(self.store, self, self._prefix, None)
         self.joined = True
 
     def rejoin(self) -> None:

@@ -127,12 +127,17 @@ def ids_of(gradient: str) -> str:
 
 
 def update_graph(
-    params: Mapping[str, Array], step: Step, gradient: Callable[[str], str], sparse: Sequence[str] = ()
+    params: Mapping[str, Array],
+    step: Step,
+    gradient: Callable[[str], str],
+    sparse: Sequence[str] = (),
+    missed: Mapping[str, int] | None = None,
 ) -> Graph:
     """The graph that updates parameters by gradients which lie in states of their own, named by `gradient`; its input
     `scale` is what they are multiplied with first, and `rate` the rate, unless a schedule of the optimizer tells it.
     Its states are the parameters, the gradients, and the optimizer's. The gradients of `sparse` are rows, and inputs
     with their numbers (`ids_of`), of any number. They are stepped alone where that is the same, or asked for.
+    `missed` tells how many updates a parameter has not had: its own number of this one is so much less.
     """
     g = TypedBuilder(prefix="train/")
     made = Build(g)
@@ -159,7 +164,7 @@ def update_graph(
         optimizer = step.optimizer.of(p)
         if not (optimizer.lazy_update or optimizer.still):
             grads[p] = _whole(g, p, ids.pop(p), grads[p])
-    update(made, step, list(params), grads, t, finite, ids)
+    update(made, step, list(params), grads, t, finite, ids, missed)
     states = tuple(State(n, n, after) for n, after in made.after.items())
     return prune(
         Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...kvstore.protocol.keys import OWN
 from ...nd import autograd
 from ...nd import functions as nd
 from ...nd.array import Array
@@ -69,7 +72,7 @@ class _Sums:
     """Differentiable sums of vectors over all workers: their gradients are such sums too."""
 
     def __init__(self, kvstore: KVStore) -> None:
-        self._store, self._prefix = kvstore, f"{prefix_of_next(kvstore)}statistics/"
+        self._store, self._prefix = kvstore, f"{OWN}{prefix_of_next(kvstore)}statistics/"
         self._keys: set[str] = set()
 
     def __call__(self, x: Array) -> Array:
@@ -80,7 +83,7 @@ class _Sums:
         """Return the sum of a vector over all workers, added in the order of their ranks."""
         key = f"{self._prefix}{way}/{x.shape[0]}"
         if key not in self._keys:
-            self._store.init(key, nd.zeros_like(x))
+            self._store._init(key, np.zeros(x.shape, x.dtype))
             self._keys.add(key)
         out = nd.zeros_like(x)
         self._store.pushpull(key, x, out)
