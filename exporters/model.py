@@ -10,6 +10,7 @@ from ..ops import DType
 from ..ops.types import Array
 from ..runtime.ir.graph import DOMAIN, MODEL_VERSION, Graph
 from ..runtime.version import __version__
+from .fit import fit
 from .lower import SCHEMATA, is_composed
 from .parts import Part, Parts
 from .proto import tensor
@@ -28,7 +29,9 @@ def to_model(
     """See `mezzo.exporters.to_onnx`. `store` turns an initialiser into a TensorProto."""
     check_graph(graph)
     check_target(opset, ir_version)
-    parts = Parts(Part.of(graph), functions_wanted=has_functions(opset, ir_version) and not standard)
+    top = Part.of(graph)
+    fit(top)
+    parts = Parts(top, functions_wanted=has_functions(opset, ir_version) and not standard)
     parts.resolve(lambda n: is_composed(n) or (standard and n.domain not in SCHEMATA))
     chosen = Chosen(parts, opset)
     while chosen.misfits:  # what the chosen opset does not have

@@ -220,9 +220,16 @@ def types_of(graph: Graph) -> dict[str, Type]:
     try:
         inferred = infer(graph, budget=Budget(fold_elements=0))
         declared = {n: t for g in graphs_of(graph) for n, t in g.types.items() if n not in constants}
-        return {**inferred.types, **declared}
+        return {**inferred.types, **{n: t for n, t in declared.items() if not _says_less(t, inferred.types.get(n))}}
     except MezzoError:  # the graph is written as far as declared types tell; onnx.checker judges the result
         return {n: t for g in graphs_of(graph) for n, t in g.types.items()}
+
+
+def _says_less(declared: Type, inferred: Type | None) -> bool:
+    """True if only the inferred one knows the rank."""
+    if not isinstance(declared, Tensor) or not isinstance(inferred, Tensor):
+        return False
+    return declared.dims is None and inferred.dims is not None and declared.dtype is inferred.dtype
 
 
 def graphs_of(graph: Graph) -> Iterator[Graph]:

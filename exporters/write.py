@@ -9,7 +9,7 @@ import onnx
 import onnx.helper
 
 from ..ops.errors import MezzoError, ModelError
-from ..ops.types import Array, type_of
+from ..ops.types import Array, Tensor, type_of
 from ..ops.upgrade import Form
 from ..runtime.ir.graph import Graph, Node
 from .lower import kind_of, schema_of
@@ -85,8 +85,8 @@ class PartWriter:
 
     def _info(self, name: str, graph: Graph, top: bool) -> onnx.ValueInfoProto:
         kind = graph.types.get(name)
-        if kind is None and top:
-            kind = self._part.types.get(name)
+        if top and (kind is None or (isinstance(kind, Tensor) and kind.dims is None)):
+            kind = self._part.types.get(name, kind)
             if kind is None:
                 raise ModelError(
                     f"the type of {name!r} is not known, and ONNX asks for those of inputs and outputs",

@@ -58,8 +58,8 @@ def test_a_frozen_parameter_stays_and_goes_on_as_in_pytorch(
     torch = peer("torch")
     net = network().hybridize(hybrid)
     theirs = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
-    for p, (_, ours) in zip(theirs.parameters(), net.collect_params().items(), strict=True):
-        p.data = torch.from_numpy(ours.data().asnumpy().copy())
+    for p, (_, own) in zip(theirs.parameters(), net.collect_params().items(), strict=True):
+        p.data = torch.from_numpy(own.data().asnumpy().copy())
     settings, text = OPTIMIZERS[name]
     if first:
         net[0].weight.grad_req = "null"
@@ -80,8 +80,8 @@ def test_a_frozen_parameter_stays_and_goes_on_as_in_pytorch(
         (theirs(torch.from_numpy(x)) ** 2).sum().div(len(x)).backward()
         optimizer.step()
         stepped(net, trainer, x)
-        for ours, p in zip(numbers(net).values(), theirs.parameters(), strict=True):
-            assert np.abs(ours - p.detach().numpy()).max() <= 1e-5, i
+        for ours, w in zip(numbers(net).values(), theirs.parameters(), strict=True):
+            assert np.abs(ours - w.detach().numpy()).max() <= 1e-5, i
 
 
 def test_nothing_that_learns_is_no_error() -> None:

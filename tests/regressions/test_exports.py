@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import mezzo as mz
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops import DType, Tensor
@@ -13,6 +18,7 @@ from mezzo.ops.types import f32
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
 
+from ..peers import peer
 from .cases import check, fed, numbers
 
 
@@ -80,3 +86,50 @@ def test_an_output_of_unknown_rank_is_read_back() -> None:
     graph = load_onnx(to_onnx(g.graph([y])).SerializeToString())
     feeds = {"x": np.ones((1, 2), np.float32), "shape": np.array([1, 2, 1])}
     assert Session(graph).run(feeds)[graph.outputs[0]].shape == (2,)
+
+
+@pytest.mark.parametrize("op", ["Relu", "Reshape"])
+def test_outputs_without_a_rank_are_saved(op: str, tmp_path: Path) -> None:
+    """The checker of onnx wants a shape, which files do not always have; it is told where it follows."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])]
+    if op == "Reshape":
+        inputs.append(helper.make_tensor_value_info("s", TensorProto.INT64, [None]))
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node(op, [i.name for i in inputs], ["y"])
+    model = helper.make_model(helper.make_graph([node], "g", inputs, [output]))
+    mz.onnx.save(mz.onnx.load(model.SerializeToString()), tmp_path / "m.onnx")
+    written = onnx.load(tmp_path / "m.onnx").graph.output[0].type.tensor_type
+    assert [d.dim_value for d in written.shape.dim] == ([1, 3] if op == "Relu" else [])
+    assert written.HasField("shape") == (op == "Relu")
+    feeds = {"x": np.ones((1, 3), np.float32), "s": np.array([3, 1, 1])}
+    found = mz.load(tmp_path / "m.onnx").run({i.name: feeds[i.name] for i in inputs})["y"]
+    assert found.shape == ((1, 3) if op == "Relu" else (3, 1, 1))
+
+
+@pytest.mark.parametrize(("op", "shape"), [("Conv", (2, 3, 1, 1)), ("MatMul", (3, 2)), ("Gemm", (3, 2))])
+def test_floats_of_two_widths_are_written_with_casts(op: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    peer("onnxruntime")
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    x = g.input("x", f32(2, 3, 1, 1) if op == "Conv" else f32(2, 3))
+    weight = rng.standard_normal(shape).astype(np.float32)
+    graph = g.graph([g.Cast(g.op(op, g.Cast(x, to=DType.BFLOAT16.onnx), g.const(weight)), to=DType.FLOAT.onnx)])
+    mz.onnx.save(graph, tmp_path / "m.onnx")
+    onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
+    feeds = {"x": rng.standard_normal((2, 3, 1, 1) if op == "Conv" else (2, 3)).astype(np.float32)}
+    (want,), (found,) = mz.Session(graph).run(feeds).values(), mz.load(tmp_path / "m.onnx").run(feeds).values()
+    assert np.abs(want - found).max() <= 0.01 * np.abs(want).max()
+
+
+def test_scales_of_resize_in_float64_are_written_as_float32(tmp_path: Path) -> None:
+    """The older exporter of PyTorch writes them so where float64 is the default, and no runtime takes them."""
+    onnxruntime = peer("onnxruntime")
+    g = GraphBuilder()
+    scales = g.Concat(g.const(np.ones(2)), g.const(np.array([2.0, 1.5])), axis=0)
+    y = g.Resize(g.input("x", f32(1, 1, 2, 4)), None, scales, mode="linear")
+    graph = g.graph([y])
+    mz.onnx.save(graph, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 1, 2, 4)).astype(np.float32)
+    (found,) = onnxruntime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": x})
+    assert found.shape == (1, 1, 4, 6)
+    assert np.abs(found - mz.Session(graph)(x)).max() < 1e-5
