@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING
 from ..ops.budget import Budget
 from ..runtime.ir.graph import Graph
 from .registry import Source, first_bytes, load_graph, register_importer
-from .uses import OperatorUse
+from .uses import OperatorUse, OutOfOrder
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OperatorUse", "first_bytes", "is_mxnet", "load_graph", "load_onnx", "operators_of", "register_importer"]
+__all__ = [
+    "OperatorUse",
+    "OutOfOrder",
+    "first_bytes",
+    "is_mxnet",
+    "load_graph",
+    "load_onnx",
+    "operators_of",
+    "register_importer",
+]
 
 DEFAULT = Budget()
 SYMBOL = re.compile(rb'\s*\{\s*"nodes"\s*:')  # how symbol files of MXNet begin

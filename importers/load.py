@@ -15,6 +15,7 @@ from ..runtime.ir.graph import Graph
 from .build import Build
 from .check import check, inferred_types
 from .operators import operator_uses
+from .order import tell
 from .source import Source, read
 from .survey import Findings, measured, survey
 from .tensors import ExternalData, TensorReader
@@ -52,8 +53,11 @@ def load(
 def _loaded(found: Source, budget: Budget, data: ExternalData) -> Graph:
     reader = TensorReader(found.name, found.folder, budget, found.weights, found.home)
     data.put_in(found.model.graph, reader)
-    survey(found, reader, budget).report(found.name)
-    check(found, changed=bool(data.values or data.files))
+    found, problems = survey(found, reader, budget)
+    problems.report(found.name)
+    if problems.early:
+        tell(found.name, problems.early)
+    check(found, changed=bool(data.values or data.files or problems.early))
     build = Build(found.model, found.name, reader, cache(partial(inferred_types, found.model)))
     graph = build.build()
     declined = Findings(unsupported=[(f"{where}: {reason}", "") for where, reason in build.declined])

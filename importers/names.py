@@ -1,4 +1,4 @@
-"""Checks of a file's value names: each is defined once, before its first use, and there are no cycles."""
+"""Checks of a file's value names: each is defined, and once, and there are no cycles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
-from .walk import bodies, differentiated, label
+from .order import reads, runnable
+from .walk import bodies, label
 
 Problem = tuple[str, str]  # what is wrong, and what to do
 
@@ -32,25 +33,19 @@ def node_problems(
             if name in known or name in makers:
                 yield f"{where}: {label(index, node)} defines {name!r} a second time", "rename one of the values"
             makers.setdefault(name, index)
-    reads = [list(dict.fromkeys(_reads(n))) for n in nodes]
+    wanted = [list(dict.fromkeys(reads(n))) for n in nodes]
     # A name of an outer scope that is defined again here means the outer value up to there.
-    waits = [[n for n in names if n not in outer or makers.get(n, i) < i] for i, names in enumerate(reads)]
-    circle = _circle(waits, makers)
+    waits = [[n for n in names if n not in outer or makers.get(n, i) < i] for i, names in enumerate(wanted)]
+    _, circle = runnable(waits, makers)
     if circle:
         path = " -> ".join(label(i, nodes[i]) for i in circle)
         yield f"{where}: the nodes wait for one another in a circle: {path}", "a graph must not be cyclic"
     for index, node in enumerate(nodes):
-        for name in reads[index]:
+        for name in wanted[index]:
             if name in known or (name in outer and name not in makers):
                 continue
             if name not in makers:
                 yield f"{where}: {label(index, node)} reads {name!r}, which nothing defines", "check the value's name"
-            elif makers[name] >= index and not circle and name not in outer:
-                maker = makers[name]
-                yield (
-                    f"{where}: {label(index, node)} stands before {label(maker, nodes[maker])}, which makes {name!r}",
-                    "store the nodes in an order in which they can run (topological)",
-                )
         inside = [*bodies(node)]
         if inside:
             visible = outer | known | {n for n, maker in makers.items() if maker < index}
@@ -64,42 +59,3 @@ def node_problems(
 def _repeated(names: Sequence[str]) -> list[str]:
     seen: set[str] = set()
     return [n for n in names if n in seen or seen.add(n)]  # type: ignore[func-returns-value]
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Values that a node needs before it can run."""
-    yield from filter(None, node.input)
-    yield from differentiated(node)
-    for _, body in bodies(node):
-        own = {i.name for i in body.input} | {t.name for t in body.initializer}
-        own |= {t.values.name for t in body.sparse_initializer}
-        own |= {o for n in body.node for o in n.output}
-        inner = [name for n in body.node for name in _reads(n)] + [o.name for o in body.output]
-        yield from (name for name in inner if name and name not in own)
-
-
-def _circle(reads: Sequence[Sequence[str]], makers: dict[str, int]) -> list[int]:
-    """The indices of nodes that wait for one another, first one repeated at the end; empty if there are none."""
-    done: set[int] = set()
-    for start in range(len(reads)):
-        if start in done:
-            continue
-        path: list[int] = [start]
-        on_path = {start}
-        waiting = [iter(reads[start])]
-        while path:
-            name = next(waiting[-1], None)
-            if name is None:
-                on_path.discard(path[-1])
-                done.add(path.pop())
-                waiting.pop()
-                continue
-            maker = makers.get(name)
-            if maker is None or maker in done:
-                continue
-            if maker in on_path:
-                return [*path[path.index(maker) :], maker]
-            path.append(maker)
-            on_path.add(maker)
-            waiting.append(iter(reads[maker]))
-    return []

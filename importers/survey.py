@@ -9,10 +9,11 @@ from collections.abc import Mapping
 import onnx
 
 from ..ops.budget import Budget
-from ..ops.dataclasses import dataclass, field
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import BudgetError, MezzoError, ModelError, UnsupportedModel
 from .names import graph_problems, node_problems
 from .operators import operator_uses, shown
+from .order import in_order
 from .source import EXPORT_AGAIN, Source
 from .tensors import TensorReader, location_of
 from .uses import OperatorUse
@@ -30,11 +31,13 @@ from .walk import (
 
 @dataclass(slots=True)
 class Findings:
-    """Problems by kind, each with what to do about it."""
+    """Problems by kind, each with what to do about it; and the nodes that stand before what they read from, which are
+    none."""
 
     wrong: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     too_much: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     unsupported: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    early: list[str] = field(default_factory=list[str])
 
     def add(self, error: MezzoError) -> None:
         """Keep an error for later."""
@@ -56,8 +59,8 @@ class Findings:
         raise kind(head, where=where, hint="; ".join(hints), parts=parts)
 
 
-def survey(source: Source, reader: TensorReader, budget: Budget) -> Findings:
-    """Look through a whole model."""
+def survey(source: Source, reader: TensorReader, budget: Budget) -> tuple[Source, Findings]:
+    """Look through a whole model. It is returned with its nodes in an order in which they can run."""
     model, where, found = source.model, source.name, Findings()
     if model.ir_version > onnx.IR_VERSION:
         found.unsupported.append(
@@ -67,7 +70,9 @@ def survey(source: Source, reader: TensorReader, budget: Budget) -> Findings:
     functions = functions_of(model)
     used = measured(model, functions, where, budget, found)
     if found.wrong or found.too_much:
-        return found  # too deep, too many, or recursive: not to be walked further
+        return source, found  # too deep, too many, or recursive: not to be walked further
+    model, found.early = in_order(model)
+    functions = functions_of(model)
     found.wrong += graph_problems(model.graph, where)
     for key in used:
         body = functions[key]
@@ -75,7 +80,7 @@ def survey(source: Source, reader: TensorReader, budget: Budget) -> Findings:
         found.wrong += node_problems(body.node, set(body.input), body.output, place, frozenset())
     _operators(operator_uses(model, functions, used, where), found)
     _stored(model, functions, used, reader, found)
-    return found
+    return replace(source, model=model), found
 
 
 # Depth and number of nodes, which bound everything that follows

@@ -1,4 +1,4 @@
-"""The uses of one operator in a model, and whether they are supported."""
+"""Answers of a reader about a model: the uses of one operator, and whether they are supported; nodes out of order."""
 
 from __future__ import annotations
 
@@ -19,3 +19,7 @@ class OperatorUse:
     first: str
     problem: str = ""
     hint: str = ""
+
+
+class OutOfOrder(UserWarning):
+    """Nodes of a file stand before others that they read from; they are taken in an order in which they can run."""

@@ -23,7 +23,7 @@ from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, MezzoError, ModelError, PlanError, UnsupportedModel
 from mezzo.runtime.execution.session import Session
 
-from .models import BOOL, FLOAT, model, node, subgraph, value
+from .models import BOOL, FLOAT, INT64, model, node, subgraph, value
 
 
 @contextmanager
@@ -282,12 +282,6 @@ def test_a_cycle_through_a_subgraph() -> None:
                         [value("c", kind=BOOL)], [value("y", None)]))  # fmt: skip
 
 
-def test_nodes_in_the_wrong_order() -> None:
-    nodes = [node("Neg", "a", "y", name="late"), node("Relu", "x", "a", name="early")]
-    with refused(ModelError, "'late'", "stands before", "'early'", "topological"):
-        load_onnx(model(nodes, [value("x", 2)], [value("y", 2)]))
-
-
 def test_names_defined_twice_or_never() -> None:
     nodes = [node("Neg", "x", "y"), node("Relu", "nobody", "y")]
     with refused(ModelError, "defines 'y' a second time", "reads 'nobody', which nothing defines", "2 problems"):
@@ -422,3 +416,14 @@ def test_a_file_for_one_processor_is_told_what_to_do() -> None:
     proto.opset_import.add(domain="com.microsoft.nchwc", version=1)
     with refused(UnsupportedModel, "for one kind of processor", "ORT_ENABLE_EXTENDED"):
         load_onnx(proto)
+
+
+def test_a_body_with_another_number_of_inputs() -> None:
+    body = subgraph([node("Identity", "go", "on"), node("Neg", "v", "u")],
+                    [value("i", kind=INT64), value("go", kind=BOOL), value("v", 2)],
+                    [value("on", kind=BOOL), value("u", 2)])  # fmt: skip
+    for inputs, count in (("m -", 2), ("m - x x", 4)):
+        proto = model([node("Loop", inputs, "y", body=body)], [value("m", kind=INT64), value("x", 2)],
+                      [value("y", None)])  # fmt: skip
+        with refused(MezzoError, f"the body takes 3 values, and is given {count}"):
+            Session(load_onnx(proto))

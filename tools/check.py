@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..exporters import expressible
-from ..importers import first_bytes, is_mxnet, load_graph, load_onnx, mxnet, operators_of
+from ..importers import OutOfOrder, first_bytes, is_mxnet, load_graph, load_onnx, mxnet, operators_of
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, UnsupportedModel
@@ -114,7 +115,12 @@ def _onnx(path: Path, findings: _Findings) -> Graph:
     _tell(
         findings, [(u.domain or "ai.onnx", u.op, u.opset, u.count, "no" if u.problem else "yes", u.hint) for u in used]
     )
-    return load_onnx(path, budget=findings.budget)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", OutOfOrder)
+        graph = load_onnx(path, budget=findings.budget)
+    if said:
+        findings.facts["order"] = "; ".join(str(warning.message) for warning in said)
+    return graph
 
 
 def _tell(findings: _Findings, rows: list[tuple[Any, ...]]) -> None:

@@ -67,8 +67,9 @@ class TypedBody:
         return self.graph.outputs
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
-        if len(types) > len(self.graph.inputs):
-            raise ShapeError(f"the body takes {len(self.graph.inputs)} values, and is given {len(types)}")
+        if len(types) != len(self.graph.inputs):
+            text = f"the body takes {len(self.graph.inputs)} values, and is given {len(types)}"
+            raise ShapeError(text, hint="give the node as many operands as its body has inputs for")
         self.scope.enter(self.graph, dict(zip(self.graph.inputs, types, strict=False)))
         return tuple(self.scope.types[o] for o in self.graph.outputs)
 
