@@ -79,10 +79,10 @@ def load_graph(
     head = first_bytes(source)
     for importer in IMPORTERS.values():
         if importer.recognizes(head):
-            return _read(importer, source, budget or Budget())
+            return _read(importer, source, Budget.of(budget))
     from .load import load
 
-    return load(source, budget or Budget(), folder, mapped=mapped, data=data)
+    return load(source, Budget.of(budget), folder, mapped=mapped, data=data)
 
 
 def _read(importer: Importer, source: Source, budget: Budget) -> Graph:

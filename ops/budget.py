@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from operator import index
+from typing import SupportsIndex
 
 from .dataclasses import dataclass
-from .errors import BudgetError
+from .errors import BudgetError, InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,17 @@ class Budget:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 0:
-                raise BudgetError(f"the limit {field.name} is negative", hint="give a count of zero or more")
+            limit = getattr(self, field.name)
+            if not isinstance(limit, SupportsIndex) or index(limit) < 0:
+                raise BudgetError(f"{field.name}={limit!r} is no limit", hint="give a count of zero or more")
+
+    @classmethod
+    def of(cls, given: Budget | None) -> Budget:
+        """Return the given limits, or the default ones for None. Raises InputError for anything else."""
+        if given is not None and not isinstance(given, cls):
+            hint = "give a Budget (from mezzo.ops.budget import Budget), or None"
+            raise InputError(f"budget={given!r} has no limits", hint=hint)
+        return given or cls()
 
     def check(self, limit: str, value: int, what: str, *, where: str = "") -> None:
         """Raise BudgetError if `value`, the measure of `what`, passes the limit of this name."""

@@ -23,11 +23,13 @@ def full_name(device: str) -> str:
     """The name of a device with its number: for `gpu` that of this process's own, which its launcher gave it, else that
     of its rank on its host, counted through the GPUs that it sees, else the first.
 
-    Raises InputError for a number that is none, MissingPackage without CuPy.
+    Raises InputError for what is no name and for a number that is none, MissingPackage without CuPy.
 
     >>> full_name("gpu:1"), full_name("cpu")
     ('gpu:1', 'cpu')
     """
+    if not isinstance(device, str):
+        raise InputError(f"device={device!r} is no name", hint="give 'cpu' or 'gpu:0'")
     if device != "gpu" or device in DEVICES:
         return device
     told = {MINE: switch(MINE), **{n: os.environ.get(n, "") for n in LOCAL_RANKS}}

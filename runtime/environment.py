@@ -7,6 +7,8 @@ from functools import cache
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from ..ops.errors import InputError
 
 PREFIX = "MEZZO_"
@@ -140,10 +142,29 @@ def threads_for(asked: int | None) -> int:
 def whole(name: str, value: Any, least: int) -> int | None:
     """Return a whole number from `least` on, or None. Raises InputError for anything else: text from the environment,
     say, which libraries would take for an address."""
-    try:
-        number = None if value is None else index(value)
-    except TypeError:
-        number = least - 1
-    if number is not None and number < least:
+    number = None if value is None else _number(value)
+    if value is not None and (number is None or number < least):
         raise InputError(f"{name}={value!r}", where="Session", hint=f"a whole number from {least} on, or None")
     return number
+
+
+def seed_of(value: Any) -> int:
+    """Return a whole number, from which random numbers begin. Raises InputError for anything else."""
+    number = _number(value)
+    if number is None:
+        raise InputError(f"seed={value!r}", where="Session", hint="a whole number")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return True or False. Raises InputError for what is neither, but for 1 and 0: "false" would mean True."""
+    if _number(value) not in (0, 1) and not isinstance(value, np.bool_):
+        raise InputError(f"{name}={value!r}", where="Session", hint="True or False")
+    return bool(value)
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return index(value)
+    except TypeError:
+        return None

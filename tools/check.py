@@ -41,7 +41,7 @@ def check(path: Path, options: Options = AS_IT_IS, budget: Budget | None = None)
     """Check one model file; whatever is wrong with it is in the verdict, and nothing is raised for it."""
     at = perf_counter()
     imported(options.modules)  # in each process that checks
-    findings = _Findings(budget or Budget())
+    findings = _Findings(Budget.of(budget))
     graph = _opened(path, findings)
     if graph is not None:
         _statically(graph, options, findings)

@@ -109,6 +109,10 @@ def load(
         kind = partial(CachedSession, cache=cache, capacity=capacity, max_cache_bytes=max_cache_bytes)
     elif capacity is not None or max_cache_bytes is not None:
         raise InputError("capacity and max_cache_bytes need a cache", where="load", hint='give cache="auto"')
+    if calibration is not None and precision != "int8":
+        raise InputError(
+            "calibration needs precision 'int8'", where="load", hint='give precision="int8", or leave it out'
+        )
     name = file_name(source)
 
     def make(model: Graph | Opened) -> Session:

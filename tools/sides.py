@@ -43,7 +43,7 @@ class Ours:
     """Our runtime, with its kernels and the defaults of `mezzo.load`."""
 
     def __init__(self, graph: Graph, label: str = "", budget: Budget | None = None) -> None:
-        self.graph, self.budget = graph, budget or Budget()
+        self.graph, self.budget = graph, Budget.of(budget)
         self.about = " ".join(filter(None, (f"mezzo {__version__}, cpu, fp32", label and f"({label})")))
         self.values = frozenset(o for n in graph.nodes for o in n.outputs if o)
         self.session = Session(graph, budget=budget, instances=1)

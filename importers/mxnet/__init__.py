@@ -57,7 +57,7 @@ def open_model(
     """Read the files of a model, of which `graph` makes a graph. Raises as `load` does."""
     from .symbol import read_symbol
 
-    limits = budget or Budget()
+    limits = Budget.of(budget)
     where = "" if isinstance(source, bytes) else Path(source).name
     if first_bytes(source).startswith(MAGIC):
         raise ModelError(

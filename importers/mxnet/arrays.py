@@ -45,8 +45,8 @@ def read_arrays(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
     than `budget.tensor_elements` elements.
     """
     if isinstance(source, bytes):
-        return _Reader(memoryview(source), "model", budget or Budget()).file()
-    path, limits = Path(source), budget or Budget()
+        return _Reader(memoryview(source), "model", Budget.of(budget)).file()
+    path, limits = Path(source), Budget.of(budget)
     content = content_of(path, limits, "give the .params file of the model")
     return _Reader(memoryview(content), path.name, limits).file()
 

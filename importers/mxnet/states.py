@@ -46,7 +46,7 @@ def read_states(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
 
     Raises ModelError for all else, BudgetError for arrays beyond `budget.tensor_elements`.
     """
-    limits = budget or Budget()
+    limits = Budget.of(budget)
     if isinstance(source, bytes):
         return _StateReader("model", limits).read(source)
     path = Path(source)

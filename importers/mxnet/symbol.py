@@ -62,7 +62,7 @@ def read_symbol(source: str | os.PathLike[str] | bytes, budget: Budget | None = 
 
     Raises ModelError for malformed files, BudgetError for more nodes than `budget.nodes`.
     """
-    limits = budget or Budget()
+    limits = Budget.of(budget)
     where = "model"
     if not isinstance(source, bytes):
         path = Path(source)

@@ -34,7 +34,7 @@ def read_vocabulary(source: str | os.PathLike[str] | bytes, budget: Budget | Non
     """
     where = "vocabulary"
     if not isinstance(source, bytes):
-        path, limits = Path(source), budget or Budget()
+        path, limits = Path(source), Budget.of(budget)
         where = path.name
         try:
             limits.check("file_bytes", path.stat().st_size, "bytes of the file", where=where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,10 +31,17 @@ def check_buckets(buckets: Buckets, inputs: Sequence[Port]) -> dict[str, tuple[i
         raise InputError(
             f"no input has a dim {unknown[0]!r}", where="buckets", hint=f"the open dims are {', '.join(sorted(known))}"
         )
-    empty = [name for name, sizes in buckets.items() if not sizes or min(sizes) < 1]
-    if empty:
-        raise InputError(f"the buckets of {empty[0]!r} are not sizes", where="buckets", hint="give for example (1, 8)")
-    return {name: tuple(sorted(sizes)) for name, sizes in buckets.items()}
+    return {name: tuple(sorted(_sizes(name, sizes))) for name, sizes in buckets.items()}
+
+
+def _sizes(name: str, given: Iterable[Any]) -> list[int]:
+    try:
+        sizes = [index(size) for size in given]
+    except TypeError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise InputError(f"the buckets of {name!r} are not sizes", where="buckets", hint="give for example (1, 8)")
+    return sizes
 
 
 def padded(

@@ -70,7 +70,7 @@ def compile_graph(
         raise InputError(
             f"there is no output {unknown[0]!r}", where=graph.name, hint=f"the outputs are {', '.join(graph.outputs)}"
         )
-    limits = budget or Budget()
+    limits = Budget.of(budget)
     files = tuple({f for a in graph.initializers.values() if (f := model_file(a)) is not None})
     for file in files:  # folding reads it
         file.check()

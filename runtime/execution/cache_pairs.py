@@ -67,7 +67,7 @@ def cache_pairs(inputs: Sequence[Port], outputs: Sequence[Port], patterns: Patte
     no axis grows.
     """
     takes, returns = ({port.name: port.type for port in ports} for ports in (inputs, outputs))
-    if isinstance(patterns, str):
+    if not isinstance(patterns, Mapping):
         if patterns != "auto":
             raise _refused(f"{patterns!r} is unknown", 'give "auto", or {"past_key_values.*": "present.*"}')
         names = dict(_by_habit(takes, returns))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ops import DType, Tensor
 from ...ops.errors import InputError
+from ..environment import whole
 from ..ir.graph import Graph
 from .cache_pairs import Patterns, cache_pairs
 from .conversation import MASK, POSITIONS, CacheMemory, Conversation
@@ -40,9 +41,7 @@ class CachedSession(Session):
         max_cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
-        for name, bound in (("capacity", capacity), ("max_cache_bytes", max_cache_bytes)):
-            if bound is not None and bound < 1:
-                raise InputError(f"{name}={bound}", where="cache", hint="give at least 1, or None for no bound")
+        capacity, max_cache_bytes = whole("capacity", capacity, 1), whole("max_cache_bytes", max_cache_bytes, 1)
         if options.get("buckets") is None:  # a decoder has another size at each token
             options["buckets"] = "auto"
         super().__init__(model, **options)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,17 @@ def by_name(owner: str, feeds: Any, outputs: Any, names: Any) -> None:
         raise InputError(f"names are a list of outputs, not {names!r}", where=owner, hint="give [name]")
 
 
+def ends_at(owner: str, deadline: Any, cancel: Any, observe: Any) -> float | None:
+    """Return the moment at which a run has to end, if any. Raises InputError for what says nothing of that."""
+    if deadline is not None and not (isinstance(deadline, Real) and deadline == deadline):
+        raise InputError(f"deadline={deadline!r}", where=owner, hint="give seconds from now, or None")
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise InputError(f"cancel={cancel!r}", where=owner, hint="give a threading.Event, or None")
+    if observe is not None and not callable(observe):
+        raise InputError(f"observe={observe!r}", where=owner, hint="give a function, or None")
+    return None if deadline is None else monotonic() + float(deadline)
+
+
 def chosen(signature: Signature, names: Sequence[Any] | None) -> tuple[str, ...]:
     """The outputs that a run computes: those named, or all. InputError lists names that the model does not have."""
     unknown = [repr(n) for n in names or () if not isinstance(n, str) or n not in signature.outputs]
@@ -75,21 +88,25 @@ def chosen(signature: Signature, names: Sequence[Any] | None) -> tuple[str, ...]
 
 
 def planned_types(signature: Signature, shapes: Mapping[str, Any]) -> dict[str, Type]:
-    """The types of all inputs, with these shapes of some. InputError lists names that the model does not have."""
-    known = signature.inputs
-    unknown = [repr(n) for n in shapes if not isinstance(known.get(n), Tensor)]
+    """The types of all inputs, with these shapes of some. InputError lists what the model does not have or take."""
+    if not isinstance(shapes, Mapping):
+        raise InputError(f"shapes are a mapping, not {shapes!r}", where=signature.name, hint="give {name: sizes}")
+    known = {n: t for n, t in signature.inputs.items() if isinstance(t, Tensor)}
+    unknown = [repr(n) for n in shapes if n not in known]
     if unknown:
-        takes = ", ".join(f"{n}: {t}" for n, t in known.items())
+        takes = ", ".join(f"{n}: {t}" for n, t in signature.inputs.items())
         text = f"there is no input {', '.join(unknown)} with a shape"
         raise InputError(text, where=signature.name, hint=f"the model takes {takes or 'no inputs'}")
+    together = dict[str, tuple[int, str]]()
     for name, sizes in shapes.items():
-        if not isinstance(sizes, Sequence) or not all(isinstance(d, (int, np.integer)) and d >= 0 for d in sizes):
-            text, hint = f"{sizes!r} is no shape of the input {name!r}", f"it is {known[name]}"
-            raise InputError(text, where=signature.name, hint=hint)
-    return {
-        n: t.of(tuple(int(d) for d in shapes[n])) if n in shapes and isinstance(t, Tensor) else t
-        for n, t in known.items()
-    }
+        dims, hint = known[name].dims, f"it is {known[name]}"
+        whole = isinstance(sizes, Sequence) and all(isinstance(d, (int, np.integer)) and d >= 0 for d in sizes)
+        if not whole or (dims is not None and len(dims) != len(sizes)):
+            raise InputError(f"{sizes!r} is no shape of the input {name!r}", where=signature.name, hint=hint)
+        if misfits := _misplaced(name, known[name], sizes, together):
+            raise InputError("; ".join(misfits), where=signature.name, hint=hint)
+    given = {n: known[n].of(tuple(int(d) for d in sizes)) for n, sizes in shapes.items()}
+    return {**signature.inputs, **given}
 
 
 def signature_type(declared: Type, value: Any) -> Type:
@@ -163,12 +180,15 @@ def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, st
         assert isinstance(have, Tensor)
         if have.dtype is not want.dtype:
             return [f"input {name!r} is {have.dtype}, expected {want.dtype}"]
-    if want.dims is None:
-        return []
-    if len(want.dims) != len(array.shape):
+    if want.dims is not None and len(want.dims) != len(array.shape):
         return [f"input {name!r} is {type_of(array)}, expected rank {len(want.dims)} ({want})"]
+    return _misplaced(name, want, array.shape, sizes)
+
+
+def _misplaced(name: str, want: Tensor, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> list[str]:
+    """Return what is wrong with a shape of the right rank."""
     found = []
-    for axis, (dim, size) in enumerate(zip(want.dims, array.shape, strict=True)):
+    for axis, (dim, size) in enumerate(zip(want.dims or (), shape, strict=False)):
         if isinstance(dim, int) and dim != size:
             found.append(f"input {name!r} has {size} in axis {axis}, expected {dim} ({want})")
         elif isinstance(dim, str):

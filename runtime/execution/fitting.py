@@ -179,8 +179,8 @@ def fitting(
     is none."""
     if buckets is None and rounds:
         return ProvenBuckets()
-    if isinstance(buckets, str):
-        if buckets != "auto":
-            raise InputError(f"buckets={buckets!r}", where="buckets", hint='give "auto", or sizes by name of a dim')
+    if isinstance(buckets, str) and buckets == "auto":
         return ProvenBuckets()
+    if buckets is not None and not isinstance(buckets, Mapping):
+        raise InputError(f"buckets={buckets!r}", where="buckets", hint='give "auto", or sizes by name of a dim')
     return GivenBuckets(check_buckets(buckets, inputs)) if buckets else AS_THEY_ARE

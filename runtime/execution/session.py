@@ -24,7 +24,7 @@ from ..compile.kernel import Exchange
 from ..compile.lower import Options
 from ..compile.program import Port, Program
 from ..devices import device_named
-from ..environment import processors, threads_for, whole
+from ..environment import flag, processors, seed_of, threads_for, whole
 from ..files import replace_file
 from ..ir.graph import Graph
 from ..ir.interpreter import InvalidOperation, Meter
@@ -34,7 +34,7 @@ from ..memory.pool import Pool
 from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
-from .feeds import ONE_DICT, ONE_LIST, by_name, checked, chosen, planned_types, signature_type
+from .feeds import ONE_DICT, ONE_LIST, by_name, checked, chosen, ends_at, planned_types, signature_type
 from .fitting import AS_THEY_ARE, ProvenBuckets, fitting
 from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
@@ -131,16 +131,16 @@ class Session:
         exchange: Exchange | None = None,
         name: str = "",
     ) -> None:
-        self._model, self.budget, max_memory = model, budget or Budget(), whole("max_memory", max_memory, 0)
+        self._model, self.budget, max_memory = model, Budget.of(budget), whole("max_memory", max_memory, 0)
         self.signature = replace(model.signature, name=name or model.signature.name)
         self._owner = self.signature.name or "a program"
         self._stored = None if isinstance(model, Graph) else model
         self.device = on = device_named(device)
         self._options = Options(
-            on.target, Strategy(strategy), fuse=fuse, threads=threads_for(threads), onednn=onednn,
-            precision=on.check_precision(precision, onednn), exchange=exchange is not None,
-            numpy_random=random == "numpy",
-            nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
+            on.target, Strategy(strategy), fuse=flag("fuse", fuse), threads=threads_for(threads),
+            onednn=flag("onednn", onednn), precision=on.check_precision(precision, onednn),
+            exchange=exchange is not None,
+            numpy_random=random == "numpy", nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._process: int | None = None  # the one that runs this session
@@ -155,7 +155,7 @@ class Session:
         self._alarms, self._often = 0, False  # runs made again, and whether nearly all are
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
-        self._seed = seed
+        self._seed = seed_of(seed)
         self._fitting = fitting(buckets, self.inputs, rounds=self._stored is not None and self._stored.rounds > 0)
         self._numpy_random = random == "numpy"
         self.planning = _PLANNING
@@ -480,7 +480,7 @@ class Session:
     ) -> dict[str, Any]:
         """`run` where no guard matched: all is checked, and what is new is planned. `key` is that of the guard that
         runs like this one will have."""
-        until = None if deadline is None else monotonic() + deadline
+        until = ends_at(self._owner, deadline, cancel, observe)
         wanted = chosen(self.signature, names)
         whole = checked(self.signature, feeds, self.device.from_dlpack)
         fitted = self._fitting.fit(self, wanted, whole, outputs)

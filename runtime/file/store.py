@@ -377,7 +377,7 @@ def open_file(
 
     Raises as Opened does.
     """
-    limits = budget or Budget()
+    limits = Budget.of(budget)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return Opened(bytes(source), budget=limits)
     name = os.fspath(source)

@@ -229,7 +229,7 @@ def infer(
     >>> print(infer(g.graph([y])).types[y])
     float32[n,3]
     """
-    limits = budget or Budget()
+    limits = Budget.of(budget)
     scope = scope or Scope(limits, allowance=Allowance(limits.fold_elements))
     input_types = {n: t for n in graph.inputs if (t := (inputs or {}).get(n, graph.types.get(n))) is not None}
     missing = [n for n in graph.inputs if n not in input_types]

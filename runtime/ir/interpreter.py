@@ -171,7 +171,7 @@ def evaluate(
     States start from their initialisers and are not kept; `numpy_random` is `Session(random="numpy")`. Raises
     MezzoError naming the node that failed.
     """
-    limits = budget or Budget()
+    limits = Budget.of(budget)
     values = _run(graph, feeds, {}, limits, Meter(limits.steps), key, numpy_random)
     return {o: values[o] for o in graph.outputs}
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...ops.dataclasses import dataclass, field
-from ...ops.errors import BudgetError, PlanError
+from ...ops.errors import BudgetError, InputError, PlanError
 from .buffers import Buffer, Member, merged
 from .liveness import ALIGN, Life, Sequential, Sharing, Space, Timeline, aligned
 from .offsets import extent, linear, search, stacked
@@ -30,6 +30,11 @@ class Strategy(Enum):
     SHARING = "sharing"
     BOTH = "both"
     LINEAR = "linear"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Strategy:
+        hint = f"one of {', '.join(s.value for s in cls)}"
+        raise InputError(f"strategy={value!r} is unknown", where="Session", hint=hint)
 
     @property
     def merges(self) -> bool:

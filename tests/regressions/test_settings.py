@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,3 +97,51 @@ def test_sizes_are_whole() -> None:
         x.reshape((2.9, 3))
     with pytest.raises(mz.ShapeError, match="is no shape"):
         x.reshape(6 / 2, 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"device": None}, {"device": 0}, {"device": ["cpu"]}, {"budget": 1 << 30}, {"budget": {}}, {"strategy": "most"},
+        {"fuse": "no"}, {"onednn": "false"}, {"onednn": 2}, {"seed": "a"}, {"seed": 2.5}, {"seed": None},
+        {"buckets": True}, {"buckets": 8}, {"buckets": {"n": 8}}, {"buckets": {"n": "8"}}, {"buckets": {"n": (1.5,)}},
+        {"cache": True}, {"cache": ["x"]}, {"calibration": [numbers(5, 4)]},
+    ],
+)  # fmt: skip
+def test_settings_of_another_kind(given: dict[str, Any], tmp_path: Path) -> None:
+    """They were errors of Python, or said nothing: `onednn="false"` meant True, a seed of text failed in a run."""
+    mz.onnx.save(two_layers(), tmp_path / "m.onnx")
+    with pytest.raises(mz.InputError) as told:
+        mz.load(tmp_path / "m.onnx", **given)
+    assert next(iter(given)) in str(told.value)
+    assert told.value.hint
+
+
+@pytest.mark.parametrize(
+    "given", [{"fuse": 0, "onednn": np.False_, "seed": -(1 << 70)}, {"buckets": {"n": [np.int8(8)]}}]
+)
+def test_settings_of_a_like_kind(given: dict[str, Any]) -> None:
+    mz.Session(two_layers(), **given).run({"x": numbers(5, 4)})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"cancel": True}, {"cancel": 0}, {"deadline": "a"}, {"deadline": float("nan")}, {"deadline": [1]}, {"observe": 5}],
+)
+def test_arguments_of_a_run(given: dict[str, Any]) -> None:
+    """A run blamed the operands of its first step, and `deadline=nan` meant none."""
+    session = mz.Session(two_layers())
+    for _ in range(2):
+        with pytest.raises(mz.InputError, match=next(iter(given))):
+            session.run({"x": numbers(5, 4)}, **given)
+        session.run({"x": numbers(5, 4)}, deadline=np.float32(9))
+
+
+def test_sizes_that_a_model_does_not_take_are_not_planned() -> None:
+    session = mz.Session(two_layers())
+    for sizes, said in (((2, 5), "has 5 in axis 1, expected 4"), ((2,), "no shape"), ("24", "no shape")):
+        with pytest.raises(mz.InputError, match=said):
+            session.warmup({"x": sizes})  # type: ignore[dict-item]
+    with pytest.raises(mz.InputError, match="are a mapping"):
+        session.warmup([(2, 4)])  # type: ignore[arg-type]
+    session.warmup({"x": (2, 4)})
