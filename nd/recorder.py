@@ -308,11 +308,8 @@ class Recorder:
     def _operand(self, t: Any, read: Iterator[str]) -> str:
         if t is None:
             return ""
-        if not isinstance(t, Constant):
-            return next(read)
-        if id(t) not in self._known:
-            self._known[id(t)] = self._constant(t.value), t
-        return self._known[id(t)][0]
+        # Each use has its own: that two are equal may be chance, and another size of an input tells them apart.
+        return self._constant(t.value) if isinstance(t, Constant) else next(read)
 
     def _made(self, read: Sequence[str], results: Sequence[str], outs: Sequence[Array]) -> None:
         for name, out in zip(results, outs, strict=True):

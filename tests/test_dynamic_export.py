@@ -190,3 +190,15 @@ def test_sizes_of_one_name_are_one(tmp_path: Path) -> None:
         Both().export(tmp_path / "no.onnx", nd.ones((2, 3)), nd.ones((3, 3)), dynamic={0: {0: "n"}, 1: {0: "n"}})
     with pytest.raises(InputError, match="2 inputs"):
         Both().export(tmp_path / "no.onnx", nd.ones((2, 3)), nd.ones((2, 3)), dynamic={0: "n"})
+
+
+class Twos(HybridBlock):
+    def forward(self, x: Array, y: Array) -> Array:
+        return nd.reshape(x[:, :2], (x.shape[0], 2)) + nd.reshape(y, (x.shape[0],))[:, None]
+
+
+def test_sizes_that_equal_other_numbers_by_chance(tmp_path: Path) -> None:
+    Twos().export(tmp_path / "m.onnx", nd.ones((1, 3)), nd.ones((1, 1)), dynamic={0: {0: "n"}, 1: {0: "n"}})
+    x, y = numbers(5, 3), numbers(5, 1)
+    found = load(tmp_path / "m.onnx").run({"x0": x, "x1": y})["output0"]
+    assert np.array_equal(found, x[:, :2] + y)

@@ -151,3 +151,10 @@ def test_weights_of_examples_and_what_is_refused() -> None:
         loss.CTCLoss("CTN")
     with pytest.raises(InputError, match="signed or binary"):
         loss.LogisticLoss(label_format="other")
+
+
+@pytest.mark.parametrize(
+    "kind", ["L2Loss", "HuberLoss", "SoftmaxCELoss", "CTCLoss", "TripletLoss", "CosineEmbeddingLoss"]
+)
+def test_a_weight_of_none_is_one(kind: str) -> None:
+    assert getattr(loss, kind)(weight=None).weight == 1.0

@@ -9,12 +9,12 @@ from ..hybrid import HybridBlock
 
 
 class Loss(HybridBlock):
-    """Base of losses. `weight` scales all examples, `sample_weight` (an operand) each; axis `batch_axis` counts the
-    examples."""
+    """Base of losses. `weight` scales all examples (None: by 1), `sample_weight` (an operand) each; axis `batch_axis`
+    counts the examples."""
 
-    def __init__(self, weight: float = 1.0, batch_axis: int = 0) -> None:
+    def __init__(self, weight: float | None = 1.0, batch_axis: int = 0) -> None:
         super().__init__()
-        self.weight, self.batch_axis = float(weight), batch_axis
+        self.weight, self.batch_axis = 1.0 if weight is None else float(weight), batch_axis
 
     def each(self, pred: Array, label: Array) -> Array:
         """The loss of every element."""

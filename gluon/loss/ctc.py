@@ -25,12 +25,13 @@ class CTCLoss(HybridBlock):
     """
 
     def __init__(
-        self, layout: str = "NTC", label_layout: str = "NT", weight: float = 1.0, blank: int | None = None
+        self, layout: str = "NTC", label_layout: str = "NT", weight: float | None = 1.0, blank: int | None = None
     ) -> None:
         super().__init__()
         if layout not in ("NTC", "TNC") or label_layout not in ("NT", "TN"):
             raise InputError(f"layouts {layout!r} and {label_layout!r}", where="CTCLoss", hint="NTC or TNC; NT or TN")
-        self.layout, self.label_layout, self.weight, self.blank = layout, label_layout, float(weight), blank
+        self.layout, self.label_layout, self.blank = layout, label_layout, blank
+        self.weight = 1.0 if weight is None else float(weight)
 
     def forward(
         self,

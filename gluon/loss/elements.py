@@ -26,7 +26,7 @@ class L1Loss(Loss):
 class HuberLoss(Loss):
     """Huber loss: squares near zero, linear beyond `rho` (Huber 1964)."""
 
-    def __init__(self, rho: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
+    def __init__(self, rho: float = 1.0, weight: float | None = 1.0, batch_axis: int = 0) -> None:
         super().__init__(weight, batch_axis)
         self.rho = float(rho)
 
@@ -38,7 +38,7 @@ class HuberLoss(Loss):
 class SigmoidBinaryCrossEntropyLoss(Loss):
     """The cross entropy of the sigmoid of `pred`, or of `pred` itself (`from_sigmoid`)."""
 
-    def __init__(self, from_sigmoid: bool = False, weight: float = 1.0, batch_axis: int = 0) -> None:
+    def __init__(self, from_sigmoid: bool = False, weight: float | None = 1.0, batch_axis: int = 0) -> None:
         super().__init__(weight, batch_axis)
         self.from_sigmoid = from_sigmoid
 
@@ -62,7 +62,7 @@ class SoftmaxCrossEntropyLoss(Loss):
         axis: int = -1,
         sparse_label: bool = True,
         from_logits: bool = False,
-        weight: float = 1.0,
+        weight: float | None = 1.0,
         batch_axis: int = 0,
     ) -> None:
         super().__init__(weight, batch_axis)
@@ -88,7 +88,9 @@ class KLDivLoss(Loss):
     """The Kullback-Leibler divergence of `label` from `pred`, which are log probabilities, unless `from_logits` is
     false."""
 
-    def __init__(self, from_logits: bool = True, axis: int = -1, weight: float = 1.0, batch_axis: int = 0) -> None:
+    def __init__(
+        self, from_logits: bool = True, axis: int = -1, weight: float | None = 1.0, batch_axis: int = 0
+    ) -> None:
         super().__init__(weight, batch_axis)
         self.from_logits, self.axis = from_logits, axis
 
@@ -100,7 +102,7 @@ class KLDivLoss(Loss):
 class HingeLoss(Loss):
     """The hinge loss: the distance of a prediction on the wrong side of a margin; labels are -1 and 1."""
 
-    def __init__(self, margin: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
+    def __init__(self, margin: float = 1.0, weight: float | None = 1.0, batch_axis: int = 0) -> None:
         super().__init__(weight, batch_axis)
         self.margin = float(margin)
 

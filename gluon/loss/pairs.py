@@ -20,7 +20,7 @@ class PoissonNLLLoss(Loss):
         self,
         from_logits: bool = True,
         compute_full: bool = False,
-        weight: float = 1.0,
+        weight: float | None = 1.0,
         batch_axis: int = 0,
         epsilon: float = 1e-8,
     ) -> None:
@@ -41,7 +41,7 @@ class PoissonNLLLoss(Loss):
 class LogisticLoss(Loss):
     """The cross entropy of two classes; labels are -1 and 1, or (`label_format="binary"`) 0 and 1."""
 
-    def __init__(self, weight: float = 1.0, batch_axis: int = 0, label_format: str = "signed") -> None:
+    def __init__(self, weight: float | None = 1.0, batch_axis: int = 0, label_format: str = "signed") -> None:
         super().__init__(weight, batch_axis)
         if label_format not in ("signed", "binary"):
             raise InputError(f"labels {label_format!r}", where="LogisticLoss", hint="signed or binary")
@@ -58,9 +58,9 @@ class TripletLoss(HybridBlock):
     """The triplet loss: the squared distance to the positive less that to the negative, plus a margin, at least 0
     (Schroff et al. 2015). Each operand may be [batch, ...]."""
 
-    def __init__(self, margin: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
+    def __init__(self, margin: float = 1.0, weight: float | None = 1.0, batch_axis: int = 0) -> None:
         super().__init__()
-        self.margin, self.weight, self.batch_axis = float(margin), float(weight), batch_axis
+        self.margin, self.weight, self.batch_axis = float(margin), 1.0 if weight is None else float(weight), batch_axis
 
     def forward(self, pred: Array, positive: Array, negative: Array, sample_weight: Array | None = None) -> Array:
         near, far = (nd.reshape(x, pred.shape) - pred for x in (positive, negative))
@@ -74,9 +74,9 @@ class CosineEmbeddingLoss(HybridBlock):
     """One minus the cosine of two vectors where the label is 1; where it is -1, the cosine beyond a margin. Vectors are
     along the last axis."""
 
-    def __init__(self, weight: float = 1.0, batch_axis: int = 0, margin: float = 0.0) -> None:
+    def __init__(self, weight: float | None = 1.0, batch_axis: int = 0, margin: float = 0.0) -> None:
         super().__init__()
-        self.weight, self.batch_axis, self.margin = float(weight), batch_axis, float(margin)
+        self.weight, self.batch_axis, self.margin = 1.0 if weight is None else float(weight), batch_axis, float(margin)
 
     def forward(self, input1: Array, input2: Array, label: Array, sample_weight: Array | None = None) -> Array:
         inner = nd.sum(input1 * input2, axis=-1)
