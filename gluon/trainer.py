@@ -4,6 +4,7 @@ program."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -120,6 +121,10 @@ class Trainer:
         self._drifts: dict[tuple[str, ...], Drift] = {}
         if update_on_kvstore and self._kv is None:
             raise InputError("update_on_kvstore without a kvstore", where="Trainer")
+        if self._kv is not None and self._kv.rejoins and self._kv.num_workers > 1:
+            warnings.warn(
+                "when a worker dies, all begin again: mz.Trainer goes on, gluon.Trainer does not", stacklevel=2
+            )
         if self._kv is not None and all(p.known and p._data is not None for p in self._all.values()):
             self._join(self._kv, [*self._all])
 

@@ -373,7 +373,7 @@ class KVStore:
 
     def rejoin(self) -> None:
         """After a failure: meet the other workers again, one in the place of who has died; no key is declared. Every
-        worker calls it. Raises the failure where the job does not go on, InputError where nothing has failed."""
+        worker calls it. Raises the failure where the job does not go on, InputError where nothing failed or `steps`."""
         self._backend = self._backend.again()
         self._begin()
 

@@ -74,6 +74,37 @@ def test_a_worker_that_fails_by_itself_ends_the_job(tmp_path: Path, capfd: pytes
     assert "another takes its place" not in said
 
 
+def test_what_a_store_forgets_is_not_made_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A loop that met the others again would go on with an optimizer without its states. All begin again, which is
+    said of a Trainer of blocks before."""
+    script = tmp_path / "steps.py"
+    script.write_text(
+        "import os, signal\n"
+        "import numpy as np\n"
+        "import mezzo as mz\n"
+        "from mezzo import gluon\n"
+        "with mz.kv.create('dist_sync') as kv:\n"
+        "    net = gluon.nn.Dense(2, in_units=3).initialize()\n"
+        "    gluon.Trainer(net.collect_params(), 'sgd', kvstore=kv)\n"
+        "    kv.init('w', np.zeros(2))\n"
+        "    kv.set_optimizer(mz.optimizer.SGD(rate=0.1, momentum=0.9))\n"
+        "    if kv.rank and os.environ['MEZZO_ATTEMPT'] == '0':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    try:\n"
+        "        kv.pushpull('w', np.ones(2))\n"
+        "    except mz.MezzoError:\n"
+        "        kv.rejoin()\n"
+        "        print('it goes on')\n"
+    )
+    job = lambda scale: members((sys.executable, str(script)), 2, 1, attempt=scale.attempt, rejoin=True)  # noqa: E731
+    assert launch(job, restarts=2, grace=2.0) == 0
+    said = capfd.readouterr()
+    assert "rank 0: the optimizer's states are on the store, which forgets them when the job gathers" in said.err
+    assert "gluon.Trainer does not" in said.err
+    assert "it goes on" not in said.out
+    assert "all start again; 0 more restarts would follow" in said.err
+
+
 def test_one_alone_meets_nobody_again() -> None:
     with create("local") as kv:
         assert not kv.rejoins

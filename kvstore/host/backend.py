@@ -175,6 +175,12 @@ class HostStore:
             raise InputError("the store has not failed", where=f"rejoin in {self.kind}, rank {self.rank}")
         if again is None:
             raise failure
+        if self._rule_now is not None:
+            raise InputError(
+                "the optimizer's states are on the store, which forgets them when the job gathers again",
+                where=f"rejoin in {self.kind}, rank {self.rank}",
+                hint="let the workers update, or raise the failure: all begin again then, from what was saved",
+            ) from failure
         self._leave = self._again = None
         self.group.rest()
         self._part(failure)
