@@ -134,7 +134,7 @@ def test_arguments_of_a_run(given: dict[str, Any]) -> None:
     for _ in range(2):
         with pytest.raises(mz.InputError, match=next(iter(given))):
             session.run({"x": numbers(5, 4)}, **given)
-        session.run({"x": numbers(5, 4)}, deadline=np.float32(9))
+        session.run({"x": numbers(5, 4)}, deadline=np.float64(9))
 
 
 def test_sizes_that_a_model_does_not_take_are_not_planned() -> None:

@@ -208,10 +208,10 @@ class Worker:
         for round, steps in list(enumerate(self.mine.rounds))[self.rounds :]:
             if self.busy and round == len(self.mine.rounds) // 2:
                 self.world.note(f"{self.process.name} computes for {self.busy:.3g} s")
-                end = self.world.now + self.busy
-                self.process.frozen_at.append((self.world.now, end))
-                while self.world.now < end:  # whatever comes meanwhile
-                    self.process.wait(end - self.world.now)
+                until = self.world.now + self.busy
+                self.process.frozen_at.append((self.world.now, until))
+                while self.world.now < until:  # whatever comes meanwhile
+                    self.process.wait(until - self.world.now)
             elif self.mine.pause:
                 self.process.wait(self.mine.pause * self.world.chance.random())
             ends = []
