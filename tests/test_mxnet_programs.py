@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mezzo.compat.mxnet as mx
-from mezzo.ops.errors import InputError
+from mezzo.ops.errors import InputError, ShapeError
 
 from .mxnet import official
 from .mxnet.programs import NAMES, NUMBERS, printed
@@ -93,3 +93,22 @@ def test_a_real_one_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mxnet", json)
     with pytest.raises(InputError, match="imported already"):
         mx.install()
+
+
+def test_layers_share_what_params_gives_them() -> None:
+    net = mx.gluon.nn.HybridSequential()
+    first = mx.gluon.nn.Dense(4, in_units=4)
+    net.add(first, mx.gluon.nn.Dense(4, in_units=4, params=first.params))
+    net.initialize()
+    assert [*net.collect_params()] == ["0.weight", "0.bias"]
+    assert net[1].weight is first.weight
+
+
+@pytest.mark.parametrize("count", [4, 7])
+def test_a_num_hidden_is_that_of_its_weight(count: int) -> None:
+    x, w, b = mx.nd.ones((2, 3)), mx.nd.ones((4, 3)), mx.nd.ones((4,))
+    if count == 4:
+        assert mx.nd.FullyConnected(x, w, b, num_hidden=count).shape == (2, 4)
+    else:
+        with pytest.raises(ShapeError, match="num_hidden=7, and axis 0"):
+            mx.nd.FullyConnected(x, w, b, num_hidden=count)

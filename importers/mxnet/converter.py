@@ -94,6 +94,12 @@ class Converter(TypedBuilder):
             )
         return dim
 
+    def agree(self, x: str, axis: int, size: int, what: str) -> None:
+        """ShapeError where the size of an axis is known, and is another one than a setting says."""
+        dim = self.dims(x)[axis] if self._tensor(x).dims is not None else None
+        if isinstance(dim, int) and dim != size:
+            raise ShapeError(f"{what}={size}, and axis {axis} of {x!r} has {dim}")
+
     def sizes(self, x: str, why: str = "here") -> tuple[int, ...]:
         return tuple(self.size(x, i, why) for i in range(self.rank(x)))
 

@@ -107,15 +107,36 @@ def _place(ctx: Any) -> Place | None:
 
 
 class _Own:
-    """The `params` of a block: `get` makes one, which an attribute then holds."""
+    """The `params` of a block: `get` makes one, which an attribute then holds, or gives one of a block that shares."""
+
+    def __init__(self, block: OurBlock) -> None:
+        self._block = block
 
     def get(
         self, name: str, shape: Any = None, init: Any = None, allow_deferred_init: bool = True, **settings: Any
-    ) -> Parameter:
+    ) -> Any:
+        if (shared := SHARED.get(self._block, {}).get(name)) is not None:
+            return shared
         return Parameter(name, shape=shape or None, init=init, **settings)
 
     def get_constant(self, name: str, value: Any = None) -> Constant:
         return Constant(name, value)
+
+
+SHARED: WeakKeyDictionary[Any, Mapping[str, OurParameter]] = WeakKeyDictionary()  # by block what `params=` gave it
+
+
+def share(block: OurBlock, params: Any) -> None:
+    """Let a block have the parameters of another one, whose `params` these are, in the place of its own."""
+    if params is None:
+        return
+    given: Mapping[str, OurParameter] = params._block._params if isinstance(params, _Own) else params
+    SHARED[block] = given
+    for name in given.keys() & block._params.keys():
+        mine, theirs = block._params[name], given[name]
+        if mine.known and theirs.known and mine.shape != theirs.shape:
+            raise InputError(f"{name!r} is {mine.shape}, and the shared one {theirs.shape}", where="params=")
+        setattr(block, name, theirs)
 
 
 CALLED: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()  # by block the kinds of its first inputs, for exports
@@ -141,7 +162,7 @@ class MXNetBlock(OurBlock):
 
     @property
     def params(self) -> _Own:
-        return _Own()
+        return _Own(self)
 
     @property
     def name(self) -> str:
@@ -200,6 +221,7 @@ class Block(MXNetBlock):
 
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         super().__init__()
+        share(self, params)
 
 
 class HybridBlock(MXNetBlock, OurHybridBlock):
@@ -207,6 +229,7 @@ class HybridBlock(MXNetBlock, OurHybridBlock):
 
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         OurHybridBlock.__init__(self)
+        share(self, params)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         write = getattr(self, "hybrid_forward", None)
@@ -248,10 +271,12 @@ def layer(kind: type[Any]) -> type[Any]:
 
     @functools.wraps(kind.__init__)
     def start(self: Any, *args: Any, **settings: Any) -> None:
+        shared = settings.get("params")
         if signature is not None:
             args, settings = (), arranged(name, signature, args, settings)
         settings = {k: v for k, v in settings.items() if k != "weight" or v is not None}
         kind.__init__(self, *args, **_settings(settings))
+        share(self, shared)
 
     return type(name, (MXNetBlock, kind), {"__init__": start, "__doc__": kind.__doc__, "__module__": __name__})
 

@@ -34,6 +34,8 @@ def scalar_size(c: Converter, x: str, axis: int) -> Value:
 @rule("Embedding", "_contrib_SparseEmbedding", "_sparse_Embedding", "_npx_embedding")
 def embedding(c: Converter, data: str, weight: str, *, input_dim: int, output_dim: int, dtype: Any = "float32") -> Any:
     """Rows of a table; indices beyond its ends are those of the ends."""
+    c.agree(weight, 0, input_dim, "input_dim")
+    c.agree(weight, 1, output_dim, "output_dim")
     return c.Gather(weight, inside(c, data, scalar_size(c, weight, 0), "clip"), axis=0)
 
 

@@ -26,6 +26,7 @@ def fully_connected(
 ) -> Any:
     """data[n, k] times the transposed weight[h, k], plus bias[h]."""
     bias = None if no_bias else bias
+    c.agree(weight, 0, num_hidden, "num_hidden")
     if flatten or c.rank(data) == 2:
         flat = data if c.rank(data) == 2 else c.Flatten(data, axis=1)
         return c.Gemm(flat, weight, bias, transB=1)
@@ -75,6 +76,7 @@ def convolution(
     data, back = c.channels_first(data, layout)
     if layout is not None and layout.index("C") != 1:  # the weight lies as the data does: O...I
         weight = c.transpose(weight, [0, count + 1, *range(1, count + 1)])
+    c.agree(weight, 0, window["num_filter"], "num_filter")
     result = c.Conv(data, weight, None if no_bias else bias, **weighted(**window))
     return c.transpose(result, back)
 
@@ -96,6 +98,7 @@ def deconvolution(
     attrs = weighted(**window)
     kernel = attrs["kernel_shape"]
     count, more = len(kernel), spread(adj, len(kernel), 0)
+    c.agree(weight, 1, window["num_filter"] // attrs["group"], "num_filter / num_group")
     if layout is not None and layout.index("C") != 1:
         raise UnsupportedModel(f"transposed convolutions of the layout {layout!r} are not known")
     if any(target_shape):
