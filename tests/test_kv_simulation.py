@@ -52,6 +52,8 @@ ONCE = {  # seeds that failed once, by why
     "who computed was woken by a message, between two deadlines": (1_052_843,),
     "attempts to reach two servers that were gone took all the time of an agent": (1_071_989,),
     "an agent did not know that who was late waited for another key, and other hosts": (2_001_218,),
+    "who had not begun a round waited for another key, which a worker had not summed": (2_127_659,),
+    "a server that froze for a while kept a rank, which another server named": (2_084_507,),
 }  # fmt: skip
 
 

@@ -539,6 +539,7 @@ class Group(Waiting):
         if self.me == self.members:  # the agent begins no rounds; those of keys that it lifts are over or under way
             busy = [v for v in self._values.values() if v.lifter != self.me or v.clocks.max() >= v.step]
         if value in busy and all(self._late_here(at) for at in busy):
+            value = self._surest(value, busy)
             self._blame(value, self._late_here(value))
 
     def fail(self, error: MezzoError) -> None:

@@ -170,10 +170,18 @@ class Waiting:
         return self._above is None or all(self._late_here(at) for at in (value, *self._busy()))
 
     def _late(self, value: HostValue) -> DeadlineError:
+        kept = None
         if self._above is not None:  # who is late here may wait for another key, and nobody here for that one
-            value = next((at for at in (value, *self._busy()) if not self._late_here(at)), value)
+            kept = next((at for at in (value, *self._busy()) if not self._late_here(at)), None)
+        value = kept or self._surest(value, [at for at in self._busy() if at.busy])
         why, hint = self._blame(value, self._missing(value))
         return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
+
+    def _surest(self, value: HostValue, under_way: Sequence[HostValue]) -> HostValue:
+        """A key that all here have begun and somebody has not summed, for which no other key can be the reason; or this
+        one: who has not begun it may wait for that."""
+        begun = [at for at in under_way if min(at.clocks.tolist()) >= at.step]
+        return next((at for at in begun if self._late_here(at)), value)
 
     def _blame(self, value: HostValue, missing: Sequence[int]) -> tuple[str, str]:
         """Return what has not ended, and how to prevent it; other hosts, which cannot know, are told."""

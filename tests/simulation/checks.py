@@ -81,7 +81,7 @@ def check(job: Job) -> None:
     if any(victim in job.schedulers for victim in fate.victims):  # who stands at a barrier is late because of it
         standing = [process for process, worker in job.workers.items() if worker.stands]
         culprits.update(*(names_of(job, process) for process in standing))
-    silent = len(job.servers) > 1 and any(victim in job.servers and victim.frozen for victim in fate.victims)
+    silent = len(job.servers) > 1 and any(victim in job.servers and victim.frozen_at for victim in fate.victims)
     for process in failed:
         assert process.error is not None
         text = process.error.message
