@@ -278,7 +278,7 @@ DEFECTS = (
     Defect(
         "who waits for a member does not tell for whom that one waits",
         "kvstore/host/waiting.py",
-        "            value = next((at for at in (value, *self._busy()) if not self._late_here(at)), value)\n",
+        "            kept = next((at for at in (value, *self._busy()) if not self._late_here(at)), None)\n",
         "            pass\n",
         rare=True,
     ),
