@@ -310,10 +310,12 @@ def SoftmaxOutput(  # noqa: N802
     ignore_label: int = -1,
     use_ignore: bool = False,
     normalization: str = "null",
+    multi_output: bool = False,
     name: str = "",
 ) -> Symbol:
     """Probabilities over axis 1; the gradient is that of the cross entropy with `label` (numbers of classes), summed
-    over the batch, or (`normalization`) its mean: `batch`, or `valid` without those that are ignored."""
+    over the batch, or (`normalization`) its mean: `batch`, or `valid` without those that are ignored. With
+    `multi_output` it is a mean over the places of an example, but where those that are ignored are left out."""
     _one_of(normalization, ("null", "batch", "valid"), "normalization")
     name = name or NAMES.fresh("SoftmaxOutput")
     classes = use("Cast", _label(label, name), name=f"{name}_classes", to=DType.INT64.onnx)
@@ -323,6 +325,9 @@ def SoftmaxOutput(  # noqa: N802
     if normalization == "batch":
         batch = use("Squeeze", use("Shape", data, name=f"{name}_shape", start=0, end=1), name=f"{name}_batch")
         loss = use("Div", loss, use("CastLike", batch, loss, name=f"{name}_count"), name=f"{name}_mean")
+    if multi_output and normalization != "valid":
+        places = use("ReduceProd", use("Shape", data, name=f"{name}_places", start=2), name=f"{name}_many", keepdims=0)
+        loss = use("Div", loss, use("CastLike", places, loss, name=f"{name}_wide"), name=f"{name}_each")
     if grad_scale != 1.0:
         loss = use("Mul", loss, np.float32(grad_scale), name=f"{name}_loss")
     return _head("Softmax", data, name, loss, axis=1)

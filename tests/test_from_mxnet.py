@@ -140,3 +140,51 @@ def test_decay_of_a_rule_of_mxnet() -> None:
     params = module.get_params()[0]
     np.testing.assert_allclose(params["fc_weight"].asnumpy(), 1 - 0.5 * 0.1, rtol=1e-6)
     assert params["fc_bias"].asnumpy() == 0
+
+
+def test_initialisers_in_the_manner_of_mxnet() -> None:
+    """Numbers of a real MXNet 1.9.1: only weights are asked about, and both spreads can be Gaussian."""
+    init = mx.init
+
+    def filled(by: Any, name: str, *shape: int) -> Any:
+        array = mx.nd.zeros(shape)
+        by(init.InitDesc(name), array)
+        return array.asnumpy()
+
+    assert filled(init.Zero(), "bn_gamma", 2).tolist() == [1, 1]
+    assert filled(init.Mixed([".*bias", ".*"], [init.Constant(2), init.One()]), "x_bias", 2).tolist() == [0, 0]
+    assert filled(init.LSTMBias(2.0), "a_bias", 4).tolist() == [0, 0, 0, 0]
+    assert filled(init.Xavier("gaussian", "in", 2), "a_weight", 400, 300).std() == pytest.approx(0.0816, abs=0.002)
+    assert filled(init.MSRAPrelu(), "a_weight", 400, 300).std() == pytest.approx(0.0733, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [({}, 0.05), ({"normalization": "batch"}, 0.025), ({"normalization": "valid"}, 0.025), ({"grad_scale": 3}, 0.15)],
+)
+def test_softmax_of_many_places(settings: dict[str, Any], first: float) -> None:
+    """Each place has a class; the gradient is divided by the places, as in MXNet (softmax_output-inl.h)."""
+    head = mx.sym.SoftmaxOutput(mx.sym.var("data"), multi_output=True, name="softmax", **settings)
+    run = head.simple_bind(mx.cpu(), data=(2, 10, 2))
+    run.arg_dict["softmax_label"][:] = mx.nd.ones((2, 2))
+    run.forward(is_train=True)
+    run.backward()
+    assert run.grad_dict["data"].asnumpy()[:, 0] == pytest.approx(np.full((2, 2), first), rel=1e-5)
+
+
+def test_symbols_that_are_composed_and_copied_into() -> None:
+    layer = mx.sym.FullyConnected(mx.sym.var("in"), name="old", num_hidden=2)
+    made = layer(mx.sym.var("data"), name="new")
+    assert (made.name, made.list_outputs()) == ("new", ["new_output"])
+    assert made.list_arguments() == ["data", "old_weight", "old_bias"]
+    run = made.simple_bind(mx.cpu(), data=(1, 3))
+    given = {"old_weight": mx.nd.ones((2, 3)), "none": mx.nd.ones(1)}
+    run.copy_params_from(given, allow_extra_params=True)
+    assert run.forward(data=mx.nd.ones((1, 3)))[0].asnumpy().tolist() == [[3, 3]]
+    with pytest.raises(mezzo.MezzoError, match="none"):
+        run.copy_params_from(given)
+
+
+def test_an_optimizer_names_the_setting_that_is_not_there() -> None:
+    with pytest.raises(mezzo.MezzoError, match="clip_weights"):
+        mx.optimizer.create("rmsprop", clip_weights=0.25)

@@ -104,13 +104,13 @@ class Normal(_Drawn):
 class Xavier(_Drawn):
     def __init__(self, rnd_type: str = "uniform", factor_type: str = "avg", magnitude: float = 3) -> None:
         super().__init__(rnd_type=rnd_type, factor_type=factor_type, magnitude=magnitude)
-        self.of = ours.Xavier({"gaussian": "normal"}.get(rnd_type, rnd_type), factor_type, magnitude)
+        self.of = ours.Xavier(rnd_type, factor_type, magnitude)
 
 
 class MSRAPrelu(_Drawn):
     def __init__(self, factor_type: str = "avg", slope: float = 0.25) -> None:
         super().__init__(factor_type=factor_type, slope=slope)
-        self.of = ours.Xavier("normal", factor_type, 2.0 / (1 + slope**2))
+        self.of = ours.Xavier("gaussian", factor_type, 2.0 / (1 + slope**2))
 
 
 class Orthogonal(_Drawn):
@@ -130,9 +130,6 @@ class Constant(_Drawn):
         super().__init__(value=value)
         self.of = ours.Constant(value)
 
-    def __call__(self, desc: Any, arr: Array) -> None:
-        arr[:] = self._settings["value"]
-
 
 class Zero(Constant):
     def __init__(self) -> None:
@@ -148,9 +145,6 @@ class LSTMBias(_Drawn):
     def __init__(self, forget_bias: float = 1.0) -> None:
         super().__init__(forget_bias=forget_bias)
         self.of = ours.LSTMBias(forget_bias)
-
-    def __call__(self, desc: Any, arr: Array) -> None:
-        self._init_weight(desc, arr)
 
 
 class Mixed:

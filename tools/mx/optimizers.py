@@ -88,7 +88,10 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
     renamed = {OLD.get(k, k): v for k, v in settings.items() if v is not None}
     kinds = rules.OWN | rules.WITH_MOMENTUM if settings.get("momentum") else rules.OWN
     kind = kinds.get(name.lower())
-    rule = ours.create(name, **{**usual, **renamed}) if kind is None else kind(**{**usual, **renamed})
+    try:
+        rule = ours.create(name, **{**usual, **renamed}) if kind is None else kind(**{**usual, **renamed})
+    except TypeError as e:  # of a setting that is none of the rule's
+        raise InputError(f"{name}: {e}", where="mx.optimizer", hint="leave that setting out: it is not there") from e
     factors = {n: dict(told) for n, told in symbol.attr_dict().items()} if symbol is not None else {}
     return Optimizer(rule, rescale, clip, asked, dict(numbered or {}), factors)
 

@@ -72,7 +72,12 @@ class MXNetSymbol(Symbol):
     ) -> Any:
         """The expression with other symbols in the place of variables, in their order or by name."""
         free = dict(zip(self.list_inputs(), args, strict=False))
-        return own_symbol(super().__call__(**free, **given))
+        made = own_symbol(super().__call__(**free, **given))
+        maker = made.entries[0][0]
+        if name and len({id(m) for m, _ in made.entries}) == 1 and isinstance(maker, Use):
+            renamed = replace(maker, name=name)
+            return own_symbol(Symbol([(renamed, i) for _, i in made.entries]))
+        return made
 
     def ranks(self) -> dict[str, tuple[int, ...]]:
         """Open shapes for variables of which nothing is known but what reads them first."""
@@ -116,6 +121,12 @@ class MXNetExecutor(ours.Executor):
 
     def forward(self, is_train: bool = False, **data: Any) -> Any:
         return own(super().forward(is_train, **data))
+
+    def copy_params_from(self, arg_params: Any, aux_params: Any = None, allow_extra_params: bool = False) -> None:
+        if allow_extra_params:
+            arg_params = {n: x for n, x in arg_params.items() if n in self.arg_dict}
+            aux_params = {n: x for n, x in (aux_params or {}).items() if n in self.aux_dict}
+        super().copy_params_from(arg_params, aux_params)
 
 
 def own_symbol(x: Any) -> Any:
