@@ -33,7 +33,7 @@ def plain(ticket: Ended) -> object:
 def main() -> None:
     args = arguments(__doc__)
     rounds, times = (15, 2_000) if args.quick else (31, 20_000)
-    pace = Pace(lambda: None)
+    pace = Pace()
     pace.stepped(0.5)
     pace._due = float("inf")
     cases: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {

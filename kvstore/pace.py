@@ -33,13 +33,13 @@ class Enough(SystemExit):
 
 
 class Pace:
-    """Sums since the first step that was told of. With MEZZO_KV_STEPS the worker `end`s after so many steps."""
+    """Sums since the first step that was told of. With MEZZO_KV_STEPS the worker ends after so many steps."""
 
-    __slots__ = ("_begun", "_data", "_due", "_end", "_ended", "_most", "here", "loss", "seconds", "steps", "waited",
+    __slots__ = ("_begun", "_data", "_due", "_ended", "_most", "here", "loss", "seconds", "steps", "waited",
                  "watch")  # fmt: skip
 
-    def __init__(self, end: Callable[[], None]) -> None:
-        self._end, self._most = end, int(switch(STEPS) or 0)
+    def __init__(self) -> None:
+        self._most = int(switch(STEPS) or 0)
         self.steps, self.seconds, self.waited, self.here, self.loss = 0, 0.0, 0.0, 0.0, 0.0
         self._begun = self._data = self._due = 0.0
         self._ended = (0.0, 0.0)  # when the last step ended, and the waits for data until then
@@ -80,13 +80,16 @@ class Pace:
         self._ended = now, WAITED.seconds
         if loss is not None:
             self.loss = loss
-        if self._most and self.steps >= self._most:
-            self._end()
-            raise Enough(0)
         if now < self._due:
             return None
         self._due = now + EVERY
         return self.counts(loss is not None)
+
+    def end_if_enough(self, close: Callable[[], None]) -> None:
+        """End the worker after the steps that it was asked for. Raises Enough then, behind `close`."""
+        if self._most and self.steps >= self._most:
+            close()
+            raise Enough(0)
 
     def counts(self, loss: bool) -> dict[str, float]:
         """The sums by name."""

@@ -97,7 +97,7 @@ class KVStore:
 
     def __init__(self, backend: Backend, consistency: tuple[str, str] = ("sequential", "sequential")) -> None:
         self._backend, self.consistency = backend, consistency
-        self._pace, self._closed = Pace(self.close), False
+        self._pace, self._closed = Pace(), False
         self._begin()
 
     def _begin(self) -> None:
@@ -344,9 +344,9 @@ class KVStore:
         """Say that a step of the training has ended, with its loss, in loops of your own (a Trainer says it): `stats`
         and `mezzo top` tell then what a step is made of. The first call begins the count. It costs clock reads, and a
         small message a second."""
-        due = self._pace.stepped(loss)
-        if due is not None:
+        if (due := self._pace.stepped(loss)) is not None:
             self._backend.report(due)
+        self._pace.end_if_enough(self.close)
 
     def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The same batches, whose waits count as those for data (those of a DataLoader, or of a fit, do anyway)."""

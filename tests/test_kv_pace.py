@@ -234,7 +234,7 @@ def test_a_server_counts_the_time_in_which_a_rank_has_a_whole_push_without_an_an
 def test_the_clock_of_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data are those of a loader or of `batches`, each second once; waits before the first step do not count."""
     monkeypatch.setattr("mezzo.kvstore.pace.EVERY", 1e3)
-    pace = Pace(lambda: None)
+    pace = Pace()
     pace.wait_for_others(lambda: time.sleep(0.3))
     assert pace.stepped(None) is not None
     with mz.kv.create("local") as kv:
