@@ -316,7 +316,8 @@ def im2col(c: Converter, data: str, **window: Any) -> Any:
     kernel = window["kernel"]
     channels, area = c.size(data, 1, "to take patches of it"), math.prod(kernel)
     picks = np.tile(np.eye(area).reshape(area, 1, *kernel), (channels, *[1] * (len(kernel) + 1)))
-    patches = convolution(c, data, c.array(picks, data), num_group=channels, no_bias=True, **window)
+    groups = {"num_filter": channels * area, "num_group": channels}
+    patches = convolution(c, data, c.array(picks, data), no_bias=True, **groups, **window)
     return c.reshape(patches, [0, channels * area, -1])
 
 
