@@ -9,7 +9,7 @@ from ..ops import OPSETS, DType
 from ..ops.dataclasses import replace
 from ..ops.types import Tensor, Type
 from ..ops.upgrade import Form
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, Node, names_of
 from .lower import Schema, misfit, schema_of, type_word
 from .parts import Part, types_of
@@ -49,13 +49,13 @@ def _around(node: Node, types: Mapping[str, Type], taken: set[str]) -> list[Node
         if to is None and len(only) == 1:
             to = only[0]
         if known is not None and to is not None and to is not known:
-            inputs[i] = fresh(f"{name}.{to.name.lower()}", taken)
+            inputs[i] = unused_name(f"{name}.{to.name.lower()}", taken)
             before.append(Node("Cast", (name,), (inputs[i],), {"to": to.onnx}, where=node.place))
     for i, name in enumerate(outputs):
         param = schema.outputs[min(i, len(schema.outputs) - 1)]
         known, made = _float(types.get(name)), shared.get(param.type_str)
         if known is not None and made is not None and made is not known:
-            outputs[i] = fresh(f"{name}.{made.name.lower()}", taken)
+            outputs[i] = unused_name(f"{name}.{made.name.lower()}", taken)
             after.append(Node("Cast", (outputs[i],), (name,), {"to": known.onnx}, where=node.place))
     return [*before, replace(node, inputs=tuple(inputs), outputs=tuple(outputs)), *after]
 

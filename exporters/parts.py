@@ -18,7 +18,7 @@ from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, ModelError
 from ..ops.op import REQUIRED, Op, Param
 from ..ops.types import Array, Tensor, Type
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, Node, names_of
 from ..runtime.ir.infer import infer
 from ..runtime.ir.standard_form import expanded
@@ -57,7 +57,7 @@ def _whole(graph: Graph, taken: set[str]) -> Graph:
         if not missing and not bodies:
             return node
         for i in missing:
-            outputs[i] = fresh(f"{next(filter(None, node.outputs), node.op)}.{i}", taken)
+            outputs[i] = unused_name(f"{next(filter(None, node.outputs), node.op)}.{i}", taken)
         return replace(node, outputs=tuple(outputs), attrs={**node.attrs, **bodies})
 
     nodes = tuple(map(named, graph.nodes))
@@ -137,7 +137,7 @@ class Parts:
             key = (node.op, _frozen(node.attrs), tuple(map(_described, given)), len(node.outputs))
             if key not in self.functions:
                 body = _body(node, given)
-                name = fresh_name(node.op, {f.name for f in self.made()})
+                name = function_name(node.op, {f.name for f in self.made()})
                 self.functions[key] = None if body is None else Function(name, node.record, attrs, body)
             function = self.functions[key]
             if function is not None:
@@ -145,7 +145,7 @@ class Parts:
         return None
 
 
-def fresh_name(op: str, taken: set[str]) -> str:
+def function_name(op: str, taken: set[str]) -> str:
     """The name of a function: that of its operator, with a number behind `_` from the second on."""
     name, count = op, 1
     while name in taken:
@@ -160,7 +160,9 @@ def _body(node: Node, given: tuple[Type | None, ...]) -> Part | None:
 
     def formals(params: Sequence[Param], many: int) -> list[str]:
         each = [params[min(i, len(params) - 1)] for i in range(many)]
-        return [fresh(f"{p.name}_{i - len(params) + 1}" if p.variadic else p.name, names) for i, p in enumerate(each)]
+        return [
+            unused_name(f"{p.name}_{i - len(params) + 1}" if p.variadic else p.name, names) for i, p in enumerate(each)
+        ]
 
     inputs, outputs = formals(record.inputs, len(given)), formals(record.outputs, len(node.outputs))
     read = tuple(n if t is not None else "" for n, t in zip(inputs, given, strict=True))

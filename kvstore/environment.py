@@ -255,7 +255,7 @@ def _between(low: int, high: int) -> Callable[[str], int]:
         if not text:
             return low
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
+            raise ValueError(f"an integer from {low} to {high}")
         return int(text)
 
     return parse

@@ -41,7 +41,7 @@ class Link:
     def newest(self) -> bool:
         return self._newest
 
-    def lifter(self, number: int, nbytes: int) -> int:
+    def leader(self, number: int, nbytes: int) -> int:
         if not self._agent:
             return 0
         return self._members if nbytes > (SMALL if self._members > 1 else ALONE) else number % self._members

@@ -180,7 +180,7 @@ def _number(given: Mapping[str, str], name: str, *default: int) -> int:
             raise _missing(name, "the launcher")
         return default[0]
     if not (text.isascii() and text.isdigit()):
-        raise InputError(f"{name}={text!r} is not a whole number", where="the environment of this process")
+        raise InputError(f"{name}={text!r} is not an integer", where="the environment of this process")
     return int(text)
 
 

@@ -78,7 +78,7 @@ class Kind:
 def _int(low: int, high: int) -> Check:
     def check(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
+            raise ValueError(f"an integer from {low} to {high}")
         return value
 
     return check

@@ -1,6 +1,6 @@
 """Making arrays. https://data-apis.org/array-api/2024.12/API_specification/creation_functions.html
 
-Where no element type is given, floats are float32 and whole numbers int64.
+Where no element type is given, floats are float32 and integers int64.
 """
 
 from __future__ import annotations

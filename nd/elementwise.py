@@ -22,7 +22,7 @@ DOUBLE = np.dtype(np.float64)
 
 
 def floats(x: Any) -> Array:
-    """The operand in floats: whole numbers become float64."""
+    """The operand in floats: integers become float64."""
     one = as_array(x)
     return cast(one, DOUBLE) if one.dtype.kind in "iub" else one
 
@@ -31,7 +31,7 @@ def _real(name: str, record: str) -> Callable[[Any], Array]:
     def function(x: Any, /) -> Array:
         return unary(record, floats(x))
 
-    return _called(function, name, f"`{record}` of ONNX; whole numbers become float64.")
+    return _called(function, name, f"`{record}` of ONNX; integers become float64.")
 
 
 def _any(name: str, record: str) -> Callable[[Any], Array]:
@@ -113,7 +113,7 @@ def positive(x: Any, /) -> Array:
 
 
 def divide(x1: Any, x2: Any, /) -> Array:
-    """`Div`; whole numbers become float64."""
+    """`Div`; integers become float64."""
     a, b = x1, x2
     if a.__class__ is not Array or b.__class__ is not Array or a.dtype is not b.dtype or a.dtype.kind != "f":
         a, b = alike(x1, x2, floating=True)
@@ -153,7 +153,7 @@ def _whole_or(record: str) -> Callable[[Array], Array]:
         one = as_array(x)
         return one.copy() if one.dtype.kind in "iub" else unary(record, one)
 
-    return _called(function, record.lower(), f"`{record}`; whole numbers stay as they are.")
+    return _called(function, record.lower(), f"`{record}`; integers stay as they are.")
 
 
 ceil = _whole_or("Ceil")
@@ -162,7 +162,7 @@ round = _whole_or("Round")
 
 
 def trunc(x: Any, /) -> Array:
-    """Towards zero; whole numbers stay as they are, and a negative zero keeps its sign."""
+    """Towards zero; integers stay as they are, and a negative zero keeps its sign."""
     one = as_array(x)
     if one.dtype.kind in "iub":
         return one.copy()
@@ -170,12 +170,12 @@ def trunc(x: Any, /) -> Array:
 
 
 def isnan(x: Any, /) -> Array:
-    """`IsNaN`; never so for whole numbers."""
+    """`IsNaN`; never so for integers."""
     return unary("IsNaN", x)
 
 
 def isinf(x: Any, /) -> Array:
-    """`IsInf`; never so for whole numbers."""
+    """`IsInf`; never so for integers."""
     return unary("IsInf", x)
 
 
@@ -259,7 +259,7 @@ def _bits(name: str, record: str) -> Callable[[Any, Any], Array]:
         a, b = alike(x1, x2)
         return binary(logic if _dtype(a).kind == "b" else record, a, b)
 
-    return _called(function, name, f"`{record}` of whole numbers, `{logic}` of booleans.")
+    return _called(function, name, f"`{record}` of integers, `{logic}` of booleans.")
 
 
 bitwise_and = _bits("bitwise_and", "BitwiseAnd")
@@ -268,7 +268,7 @@ bitwise_xor = _bits("bitwise_xor", "BitwiseXor")
 
 
 def bitwise_invert(x: Any, /) -> Array:
-    """`BitwiseNot` of whole numbers, `Not` of booleans."""
+    """`BitwiseNot` of integers, `Not` of booleans."""
     one = as_array(x)
     return unary("Not" if one.dtype.kind == "b" else "BitwiseNot", one)
 
@@ -323,7 +323,7 @@ def nextafter(x1: Any, x2: Any, /) -> Array:
 
 
 def _reals(name: str, *xs: Any) -> list[Any]:
-    """Operands of one element type, whole numbers as float64. Raises ShapeError for complex numbers, which have no
+    """Operands of one element type, integers as float64. Raises ShapeError for complex numbers, which have no
     order and no sign."""
     found = alike(*xs, floating=True)
     if found[0].dtype.kind == "c":
@@ -372,7 +372,7 @@ logaddexp = _ours("logaddexp", "LogAddExp", 2)
 
 
 def tanh(x: Any, /) -> Array:
-    """`Tanh` of ONNX; whole numbers become float64. Of complex numbers at infinity the imaginary part is a zero with
+    """`Tanh` of ONNX; integers become float64. Of complex numbers at infinity the imaginary part is a zero with
     the sign that it had."""
     result = unary("Tanh", floats(x))
     if result.dtype.kind != "c":
@@ -384,7 +384,7 @@ def tanh(x: Any, /) -> Array:
 
 
 def expm1(x: Any, /) -> Array:
-    """`mezzo.Expm1`, an operator of ours; whole numbers become float64. Of complex numbers by sine, cosine and
+    """`mezzo.Expm1`, an operator of ours; integers become float64. Of complex numbers by sine, cosine and
     exponential of their parts, exact near 0 as well."""
     one = floats(x)
     if one.dtype.kind != "c":

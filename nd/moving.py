@@ -8,7 +8,7 @@ from typing import Any
 from ..runtime.backends.cpu.movement import MOVES, Movement
 from ..runtime.compile.kernel import Choice, KernelArgs, KernelRequest
 from ..runtime.ir.graph import Node
-from ..runtime.memory.allocate import LEAST, fresh
+from ..runtime.memory.allocate import LEAST, new_array
 from .specs import Constant, TensorSpec
 
 KERNEL = Movement()
@@ -28,7 +28,7 @@ class Moved:
     def __call__(self, *xs: Any) -> Any:
         given = iter(xs)
         inputs = [next(given) if f is ... else f for f in self._fixed]
-        outputs = [fresh(k.shape, k.dtype, self._name) for k in self._outs]
+        outputs = [new_array(k.shape, k.dtype, self._name) for k in self._outs]
         KERNEL.prepare(KernelArgs(self._ask, self._choice, inputs, outputs, _no_scratch))()
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError, MezzoError
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
@@ -227,7 +227,7 @@ class Opened:
             known = first.types[name]
             assert isinstance(known, Tensor)
             types[name] = known.of(tuple(dims.get((name, axis), d) for axis, d in enumerate(known.sizes)))
-        g = TypedBuilder({**first.types}, prefix=fresh("sizes/", set(first.types)))
+        g = TypedBuilder({**first.types}, prefix=unused_name("sizes/", set(first.types)))
         sources = {name: place for place, name in reversed(dims.items()) if place[0] in first.inputs}
         lost = [name for name in self.names if name not in sources]
         if follows and lost:
@@ -293,7 +293,7 @@ def with_shapes(graph: Graph, drawn: Collection[str]) -> Graph:
         if name not in drawn or n.op not in LIKE:
             nodes.append(n)
             continue
-        prefix = fresh(f"{name}/", taken)
+        prefix = unused_name(f"{name}/", taken)
         zero, sizes, like = (prefix + part for part in ("zero", "sizes", "like"))
         shapes |= {zero: np.zeros((), np.bool_), sizes: np.array(n.attrs["shape"], np.int64)}
         nodes.append(Node("Expand", (zero, sizes), (like,), where=n.where))

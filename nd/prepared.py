@@ -20,7 +20,7 @@ from ..ops.errors import InputError, ShapeError, UnsupportedModel
 from ..runtime.caches import bounded
 from ..runtime.ir.graph import RESULT, Graph, Node
 from ..runtime.ir.interpreter import node_key
-from ..runtime.memory.allocate import LEAST, counted, fresh
+from ..runtime.memory.allocate import LEAST, counted, new_array
 from .moving import moves
 from .place import Place
 from .planned import Planned, pays
@@ -178,8 +178,8 @@ def _pointwise(steps: Steps, out: TensorSpec, name: str) -> Call:
     temps = [d.numpy for d in steps.code.temps]
 
     def call(*xs: Any) -> Any:
-        result = fresh(shape, dtype, name)
-        steps.run(xs, (result,), [fresh(shape, t, name) for t in temps])
+        result = new_array(shape, dtype, name)
+        steps.run(xs, (result,), [new_array(shape, t, name) for t in temps])
         return result
 
     return call
@@ -190,7 +190,7 @@ def _fresh_result(function: Any, out: TensorSpec, name: str) -> Call:
     if out.tensor.nbytes < LEAST:
         return function  # type: ignore[no-any-return]
     shape, dtype = out.shape, out.dtype
-    return lambda *xs: function(*xs, out=fresh(shape, dtype, name))
+    return lambda *xs: function(*xs, out=new_array(shape, dtype, name))
 
 
 def _alone(code: Lowered, given: Sequence[int], out: TensorSpec) -> Call | None:
@@ -226,7 +226,7 @@ class Pieces:
         self._steps = Steps(lower([tree], len(shapes), numbers, [len(shapes) - 1] if renews else ()))
 
     def __call__(self, *xs: Any) -> Any:
-        result = fresh(self._out.shape, self._out.dtype, "fused")
+        result = new_array(self._out.shape, self._out.dtype, "fused")
         self.into(xs, result)
         return result
 
@@ -238,7 +238,7 @@ class Pieces:
         full, temps = self._full, self._steps.code.temps
         contiguous = out.flags.c_contiguous and all(x.flags.c_contiguous for x, f in zip(xs, full, strict=True) if f)
         if not self._even or self._out.size <= PIECE or not contiguous:
-            self._steps.run(xs, (out,), [fresh(self._out.shape, t.numpy, "fused") for t in temps])
+            self._steps.run(xs, (out,), [new_array(self._out.shape, t.numpy, "fused") for t in temps])
             return
         rows = [x.reshape(-1 if f else ()) for x, f in zip(xs, full, strict=True)]
         scratch = [np.empty(PIECE, t.numpy) for t in temps]

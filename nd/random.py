@@ -144,7 +144,7 @@ class Generator:
 
     def permutation(self, n: int, *, ctx: Where = None) -> Array:
         """0 to n - 1 in random order. Raises InputError for n below 0."""
-        _check(n >= 0, f"n={n}", "permutation", "a whole number from 0 on")
+        _check(n >= 0, f"n={n}", "permutation", "an integer from 0 on")
         return argsort(self._fine((n,), ctx))
 
     def shuffle(self, x: Array) -> None:

@@ -49,7 +49,7 @@ _PREPARED: dict[tuple[Any, ...], Prepared] = bounded("arrays: prepared reduction
 
 
 def _summed(x: Array, dtype: Any) -> Array:
-    """Sums of whole numbers are taken in 64 bits."""
+    """Sums of integers are taken in 64 bits."""
     if dtype is not None:
         return cast(x, dtype_of(dtype))
     if x.dtype.kind in "bi":
@@ -58,17 +58,17 @@ def _summed(x: Array, dtype: Any) -> Array:
 
 
 def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """`ReduceSum`; whole numbers are summed in 64 bits unless `dtype` says otherwise."""
+    """`ReduceSum`; integers are summed in 64 bits unless `dtype` says otherwise."""
     return reduced("ReduceSum", _summed(as_array(x), dtype), axis, keepdims)
 
 
 def prod(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """`ReduceProd`; whole numbers in 64 bits unless `dtype` says otherwise."""
+    """`ReduceProd`; integers in 64 bits unless `dtype` says otherwise."""
     return reduced("ReduceProd", _summed(as_array(x), dtype), axis, keepdims)
 
 
 def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """`ReduceMean`; whole numbers become float64."""
+    """`ReduceMean`; integers become float64."""
     return reduced("ReduceMean", floats(x), axis, keepdims)
 
 

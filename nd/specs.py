@@ -77,7 +77,7 @@ def checked_sizes(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple. Raises ShapeError for fractions: half of a size is `n // 2`, and 2.7 is no size."""
     sizes = tuple(shape)
     if any(isinstance(n, float | np.floating) for n in sizes):
-        raise ShapeError(f"{sizes} is no shape", where="mezzo.nd", hint="sizes are whole numbers: n // 2")
+        raise ShapeError(f"{sizes} is no shape", where="mezzo.nd", hint="sizes are integers: n // 2")
     return sizes
 
 

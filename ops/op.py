@@ -218,7 +218,7 @@ class Op:
     reference, `written_out` is True where its parts have better kernels than the whole. `weights` says which dims it
     asks of trained parameters (see ops/core/weights.py), `complex_numbers` what it makes of complex numbers. `neutral`
     is the element that changes no result of a reduction (of a mean: of its sum). `partial` is True where an elementwise
-    operator fails for some whole numbers. `rowwise` is True where each row along the last axis of all results follows
+    operator fails for some integers. `rowwise` is True where each row along the last axis of all results follows
     from the same row of the first input, and of those others that have its leading dims. `appends` are pairs of an
     input and an output that is its first rows with more behind them, in whose place it may lie.
     """

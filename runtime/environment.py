@@ -140,19 +140,19 @@ def threads_for(asked: int | None) -> int:
 
 
 def whole(name: str, value: Any, least: int) -> int | None:
-    """Return a whole number from `least` on, or None. Raises InputError for anything else: text from the environment,
+    """Return an integer from `least` on, or None. Raises InputError for anything else: text from the environment,
     say, which libraries would take for an address."""
     number = None if value is None else _number(value)
     if value is not None and (number is None or number < least):
-        raise InputError(f"{name}={value!r}", where="Session", hint=f"a whole number from {least} on, or None")
+        raise InputError(f"{name}={value!r}", where="Session", hint=f"an integer from {least} on, or None")
     return number
 
 
 def seed_of(value: Any) -> int:
-    """Return a whole number, from which random numbers begin. Raises InputError for anything else."""
+    """Return an integer, from which random numbers begin. Raises InputError for anything else."""
     number = _number(value)
     if number is None:
-        raise InputError(f"seed={value!r}", where="Session", hint="a whole number")
+        raise InputError(f"seed={value!r}", where="Session", hint="an integer")
     return number
 
 

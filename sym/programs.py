@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ops.core.broadcast import zeros_like
 from ..ops.types import Array
-from ..runtime.ir.autodiff import ONES, fresh, gradients
+from ..runtime.ir.autodiff import ONES, gradients, unused_name
 from ..runtime.ir.graph import Graph, State
 from ..runtime.ir.prune import prune
 from ..runtime.ir.typed import TypedBuilder
@@ -79,7 +79,7 @@ def _with_gradients(
 ) -> Graph:
     names = [n for n, request in wanted.items() if request != "null"]
     taken = set(graph.types) | set(graph.initializers)
-    g = TypedBuilder(graph.types, prefix=fresh("gradient/", taken))
+    g = TypedBuilder(graph.types, prefix=unused_name("gradient/", taken))
     for name, array in graph.initializers.items():
         g.hold(name, array)
         if name in wanted or array.size > 16:  # arguments change from run to run

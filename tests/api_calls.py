@@ -109,7 +109,7 @@ def handed_on(m: Any) -> Any:
 
 
 def texts(m: Any, fed: Any) -> Any:
-    """Texts that a model hands on."""
+    """Strings that a model hands on."""
     kind = helper.make_tensor_value_info("x", TensorProto.STRING, [1, 2])
     named = helper.make_tensor_value_info("y", TensorProto.STRING, [1, 2])
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "texts", [kind], [named])

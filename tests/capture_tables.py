@@ -56,7 +56,7 @@ def table(trainer: mz.Trainer) -> list[Row]:
     rows = []
     for rank, one in enumerate(trainer._ranks):
         session: Any = one._update
-        instance, steps = session._seats.instance(session.bound), session.program.steps
+        instance, steps = session._arenas.instance(session.executable), session.program.steps
         nodes = tuple(node for graph in instance.graphs for node in graph.nodes)
         begins = {str(s.node.attrs["key"]): i for i, s in enumerate(steps) if s.node.op == EMIT}
         made = [one.loss in s.writes() or any(one.loss in n for n in s.node.origin) for s in steps]

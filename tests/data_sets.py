@@ -67,7 +67,7 @@ class KillsOnce(Numbers):
         return super().__getitem__(number)
 
 
-class Texts(Dataset):
+class Strings(Dataset):
     """Samples with fields of every kind, of unequal lengths."""
 
     def __len__(self) -> int:

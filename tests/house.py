@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from mezzo.runtime.compile.collection import uncollected
+from mezzo.runtime.compile.collection import collection_paused
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("ops", "runtime", "nd", "sym", "importers", "exporters", "kvstore", "train", "data", "models", "gluon", "tools")
@@ -30,7 +30,7 @@ OPENINGS = re.compile(r"(What|Which|How|Where|Who|Whether|When)\b")
 def tree_of(text: str) -> ast.Module:
     """The syntax of a module, read once. The trees are kept, so that the collector would look through all of them again
     and again, for longer than parsing takes."""
-    with uncollected():
+    with collection_paused():
         return ast.parse(text)
 
 

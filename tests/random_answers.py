@@ -455,7 +455,7 @@ def fused_matmul_of_nothing(case: Case, referee: Referee) -> Answer:
 
 
 def padded_texts(case: Case) -> Sample:
-    """Texts as numbers above zero: places in a list."""
+    """Strings as numbers above zero: places in a list."""
     listed = sorted({*case.xs[0].reshape(-1)} - {""})
     number = np.array([listed.index(t) + 1 if t else 0 for t in case.xs[0].reshape(-1)], np.int64)
     return replace(case.sample, inputs=[number.reshape(case.xs[0].shape), *case.xs[1:]])

@@ -48,7 +48,7 @@ def chain(width: int, steps: int) -> Graph:
 
 
 def working(session: Session) -> list[Any]:
-    instance = session._seats.instance(session.bound)
+    instance = session._arenas.instance(session.executable)
     assert instance is not None
     return [call for _, call in instance.order.working(instance.calls)]
 

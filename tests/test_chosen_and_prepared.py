@@ -137,12 +137,12 @@ def widened(draft: Draft) -> Draft:
 def test_bytes_are_compared_before_anything_is_touched() -> None:
     """A primitive that would read behind its operands is refused, however it came into the step."""
     session = Session(product(transposed=False), threads=1)  # several want more workspace for more rows
-    bound = session.bound
+    bound = session.executable
     (step,) = bound.program.steps
     choice = replace(step.choice, primitives=tuple(map(widened, step.choice.primitives)))
     program = replace(bound.program, steps=(replace(step, choice=choice),))
     wrong = replace(bound, program=program)
-    session._bound = type(session._bound)((k, wrong) for k in session._bound)
+    session._executables = type(session._executables)((k, wrong) for k in session._executables)
     with pytest.warns(KernelDefect, match="oneDNN would touch"):
         session.run({"x": np.ones((1, 16, 64), np.float32)})
     assert DEFECTS.count == 1

@@ -37,7 +37,7 @@ from mezzo.data.samplers import (
 )
 from mezzo.ops.errors import DeadlineError, ExecutionError, InputError, MezzoError
 
-from .data_sets import Bad, Growing, KillsOnce, Numbers, Once, Texts, Unequal, joined, times_ten
+from .data_sets import Bad, Growing, KillsOnce, Numbers, Once, Strings, Unequal, joined, times_ten
 
 WAYS: list[dict[str, Any]] = [{}, {"workers": 1, "threads": True}, {"workers": 3, "threads": True}, {"workers": 2}]
 NAMES = ["here", "a-thread", "threads", "processes"]
@@ -82,7 +82,7 @@ def test_every_way_makes_the_same_batches(processes: DataLoader) -> None:
 
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
 def test_batches_of_every_structure(way: dict[str, Any]) -> None:
-    with DataLoader(Texts().transform_first(dict), 1, **way) as loader:
+    with DataLoader(Strings().transform_first(dict), 1, **way) as loader:
         batches = list(loader)
     assert [b["text"] for b in batches] == [["ab" * i] for i in range(7)]
     assert [b["tokens"].shape for b in batches] == [(1, i + 1) for i in range(7)]

@@ -17,7 +17,7 @@ from mezzo.ops.types import DType, Tensor, f32
 from mezzo.runtime import devices
 from mezzo.runtime.backends.cuda import uploads
 from mezzo.runtime.backends.cuda.faults import DeviceLost
-from mezzo.runtime.backends.cuda.host import HostSteps, aside
+from mezzo.runtime.backends.cuda.host import HostSteps, host_fallbacks
 from mezzo.runtime.backends.cuda.instance import GpuInstance
 from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
 from mezzo.runtime.backends.cuda.memory import Resident
@@ -43,8 +43,8 @@ def close(got: dict[Any, Any], want: dict[Any, Any], tolerance: float = 1e-5) ->
 
 def instance(session: mz.Session) -> Any:
     """The instance that ran last."""
-    (seat,) = session._seats._free
-    return next(reversed(seat.instances.values()))
+    (arena,) = session._arenas._free
+    return next(reversed(arena.instances.values()))
 
 
 def pointwise(n: int = 3) -> Graph:
@@ -213,7 +213,7 @@ def test_a_step_without_a_kernel(standin: Standin, monkeypatch: pytest.MonkeyPat
     want = mz.Session(graph).run({"x": feeds()["x"]})
     for _ in range(3):
         close(session.run({"x": feeds()["x"]}), want)
-    (found,) = aside(session.program)
+    (found,) = host_fallbacks(session.program)
     assert [c.nbytes for c in (*found.copies.down, *found.copies.up)] == [60, 60]
     assert [r.index for r in instance(session).refused] == [found.index]
     assert len(instance(session).graphs) == 2
@@ -332,7 +332,7 @@ def test_sizes_that_data_decide_and_control_flow_are_the_hosts(standin: Standin)
     for seed in range(3):
         fed = {"x": np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32)}
         close(session.run(fed), mz.Session(graph).run(fed))
-    assert {a.reason for a in aside(session.program)} == {"its sizes are known only at run time"}
+    assert {a.reason for a in host_fallbacks(session.program)} == {"its sizes are known only at run time"}
 
 
 def test_states_stay_on_the_device(standin: Standin) -> None:
@@ -504,7 +504,7 @@ def test_a_small_convolutional_network(standin: Standin) -> None:
     want = mz.load(digits_model()).run({"image": images})
     for _ in range(3):
         close(session.run({"image": images}), want)
-    assert not aside(session.program)
+    assert not host_fallbacks(session.program)
     assert instance(session).refused == ()
 
 
@@ -546,7 +546,7 @@ def test_training(standin: Standin, tmp_path: Path) -> None:
     assert there.metrics().samples == 16
     assert there.metrics().loss == pytest.approx(here.metrics().loss, rel=1e-3)
     assert standin.count("copy") == 6
-    assert not aside(there._update.program)
+    assert not host_fallbacks(there._update.program)
     assert all(isinstance(s, Resident) for s in there.states.values())
     there.save(tmp_path)
     again = mz.Trainer(digits_model(), **how)
@@ -564,4 +564,4 @@ def test_a_loss_scale_moves_on_the_device(standin: Standin) -> None:
     np.testing.assert_allclose(there, here, rtol=2e-2)
     assert here[0, 1:].tolist() == [2.0**20, 0]
     assert here[-1, 2] > 1
-    assert not aside(trainers[1]._update.program)
+    assert not host_fallbacks(trainers[1]._update.program)

@@ -9,7 +9,7 @@ import pytest
 
 import mezzo as mz
 from mezzo.ops.errors import ExecutionError
-from mezzo.runtime.backends.cuda.host import aside
+from mezzo.runtime.backends.cuda.host import host_fallbacks
 
 from .cupy_standin import Standin
 from .networks import batch_for, mlp
@@ -35,7 +35,7 @@ def test_a_training_with_a_store(standin: Standin, on_store: bool) -> None:
         assert np.abs(gpu[name] - want).max() <= 1e-4 * np.abs(want).max(), name
     session = trainer._update
     many = len(trainer.trained)
-    assert not aside(session.program)
+    assert not host_fallbacks(session.program)
     refused = [(session.program.steps[i].node.op, why) for i, why in session.uncaptured()]
     assert [op for op, _ in refused] == ["Emit"] * many + ["Await"] * many
     assert all("KVStore" in why for _, why in refused)

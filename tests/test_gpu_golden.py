@@ -51,9 +51,9 @@ def table(standin: Standin, session: mz.Session, feeds: dict[str, Any]) -> str:
     session.run(feeds)
     standin.log.clear()
     session.run(feeds)
-    (seat,) = session._seats._free
+    (arena,) = session._arenas._free
     instance: Any
-    (instance,) = seat.instances.values()
+    (instance,) = arena.instances.values()
     program, made = session.program, Counter(e.what for e in standin.log)
     refused = [f"{program.steps[r.index].node.op}: {r.reason}" for r in instance.refused]
     facts = {
@@ -65,7 +65,7 @@ def table(standin: Standin, session: mz.Session, feeds: dict[str, Any]) -> str:
         "waits of the host": made["sync"],
         "allocations": made["alloc"] + made["pinned"],
         "arena MiB": round(program.arena_bytes / MIB, 2),
-        "weights MiB": round(sum(session.bound.constants[n].nbytes for n in program.weights) / MIB, 2),
+        "weights MiB": round(sum(session.executable.constants[n].nbytes for n in program.weights) / MIB, 2),
     }
     kernels = Counter(s.choice.kernel for s in program.steps)
     rows = [*facts.items(), *((f"kernel {name}", count) for name, count in sorted(kernels.items()))]

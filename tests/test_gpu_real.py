@@ -19,7 +19,7 @@ from mezzo.models.gpt2 import gpt2
 from mezzo.models.training import LESSONS
 from mezzo.models.workloads import WORKLOADS
 from mezzo.runtime.backends.cuda.cublaslt.product import LtProduct
-from mezzo.runtime.backends.cuda.host import aside
+from mezzo.runtime.backends.cuda.host import host_fallbacks
 from mezzo.runtime.backends.cuda.launch import Written
 from mezzo.runtime.compile.program import Program, ProgramStep
 
@@ -95,7 +95,7 @@ def line(what: str, program: Program) -> str:
 @pytest.mark.parametrize(("make", "name", "batch", "how"), CASES)
 def test_a_network_of_real_size(make: Callable[..., Program], name: str, batch: int, how: dict[str, str]) -> None:
     program = make(name, batch, **how)
-    assert [str(a) for a in aside(program)] == []
+    assert [str(a) for a in host_fallbacks(program)] == []
     what = " ".join([make.__name__, name, str(batch), *how.values()])
     known = {told[:36].strip(): told for told in GOLDEN.read_text("utf8").splitlines()}
     assert line(what, program) == known.get(what), "if this is meant: store the line"

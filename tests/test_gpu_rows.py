@@ -13,7 +13,7 @@ import pytest
 import mezzo as mz
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.backends.cuda import indexing
-from mezzo.runtime.backends.cuda.host import aside
+from mezzo.runtime.backends.cuda.host import host_fallbacks
 from mezzo.runtime.backends.cuda.indexing import CudaScatter
 from mezzo.runtime.backends.cuda.segments import bearable
 from mezzo.runtime.compile.kernel import Declined
@@ -53,7 +53,7 @@ def test_steps_of_rows_beside_the_cpu(optimizer: Any, standin: Standin) -> None:
     close(states_of(there), states_of(here))
     program = there._update.program
     assert {"UpdateRows", "GatherGradRows"} <= {s.node.op for s in program.steps}
-    assert not aside(program)
+    assert not host_fallbacks(program)
     shown = {int(w) % len(before) for number in range(4) for w in batch(number)["text"].ravel()}
     others = [i for i in range(len(before)) if i not in shown]
     np.testing.assert_array_equal(states_of(there)["table"][others], before[others])

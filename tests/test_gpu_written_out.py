@@ -10,7 +10,7 @@ import pytest
 
 import mezzo as mz
 from mezzo.ops import OPS, DType
-from mezzo.runtime.backends.cuda.host import aside
+from mezzo.runtime.backends.cuda.host import host_fallbacks
 from mezzo.runtime.ir.interpreter import evaluate
 
 from .cupy_standin import Standin
@@ -47,7 +47,7 @@ def test_samples_as_programs(name: str, number: int, standin: Standin) -> None:
         warnings.simplefilter("error")
         session = mz.Session(graph, device="gpu:0", instances=1)
         got = [session.run(dict(feeds)) for _ in range(3)][-1]
-    assert not aside(session.program)
+    assert not host_fallbacks(session.program)
     for made, y in want.items():
         z = np.asarray(got[made])
         assert (z.shape, z.dtype) == (y.shape, y.dtype), made

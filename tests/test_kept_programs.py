@@ -174,7 +174,7 @@ def test_what_programs_share_counts_once() -> None:
     bounds = []
     for n in (4, 5, 6):
         session.warmup({"x": (1, n, 32)})
-        bounds.append(session.bound)
+        bounds.append(session.executable)
     own = {b: STEP_BYTES * len(b.program.steps) for b in bounds}
     kept, use, gone = kept_of(dict(zip(bounds, ({"a": 10, "b": 5}, {"a": 10}, {"c": 7}), strict=True)))
     assert use(bounds[0])

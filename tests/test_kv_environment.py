@@ -39,8 +39,8 @@ WRONG = {
     "DMLC_NUM_WORKER": ("0", "from 1"),
     "DMLC_NUM_SERVER": ("-1", "from 0"),
     "MEZZO_KV_DEADLINE": ("soon", "seconds above 0"),
-    "MEZZO_KV_MEMORY": ("1.5", "whole number"),
-    "MEZZO_RANK": ("²", "whole number"),
+    "MEZZO_KV_MEMORY": ("1.5", "integer"),
+    "MEZZO_RANK": ("²", "integer"),
 }
 
 

@@ -54,12 +54,12 @@ class Members:
     """Machines of all members, the channels between them, and how far each member is with each key."""
 
     def __init__(self, count: int, keys: dict[int, tuple[list[int] | None, int]], rounds: list[int]) -> None:
-        agents = 1 if any(lifter == count for _, lifter in keys.values()) else 0
+        agents = 1 if any(leader == count for _, leader in keys.values()) else 0
         self.count, self.keys, self.rounds = count, keys, rounds
         self.hosts = [Host(me, count) for me in range(count + agents)]
         for host in self.hosts:
-            for key, (reducers, lifter) in keys.items():
-                host.declare(key, reducers, lifter)
+            for key, (reducers, leader) in keys.items():
+                host.declare(key, reducers, leader)
         self.channels: dict[tuple[int, int], deque[Event]] = {}
         self.todo: list[tuple[int, Event]] = []  # work that a member has been told to do, and what it says then
         self.begun = {(me, key): 0 for me in range(count) for key in keys}
@@ -315,7 +315,7 @@ class Lifting:
         self.loop = Loop()
         self.priorities: list[int] = []
 
-    def lifter(self, number: int, nbytes: int) -> int:
+    def leader(self, number: int, nbytes: int) -> int:
         return 1
 
     def declare(self, value: HostValue, ended: Ended) -> None:

@@ -135,7 +135,7 @@ def test_a_file_beside_and_merged(tmp_path: Path) -> None:
     trainer = mz.Trainer(mz.lora(source, rank=4, targets=["first.*", "last.*"]))
     for batch in batches(DType.FLOAT, 6):
         trainer.step(batch)
-    kernels = [s.choice.kernel for s in trainer._update.bound.program.steps]
+    kernels = [s.choice.kernel for s in trainer._update.executable.program.steps]
     packed = [k for k in kernels if k.endswith("matmul_n_bits")]
     assert len(packed) == 4 + 3  # forward, and back to the first adapter
     feeds = {"x": batches(DType.FLOAT, 1)[0]["x"]}

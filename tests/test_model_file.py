@@ -67,7 +67,7 @@ def test_runs_read_nothing_of_the_file_and_nothing_of_it_stays_in_memory(path: P
     expected = plain.run(image())
     assert {n: a.tobytes() for n, a in session.run(image()).items()} == {n: a.tobytes() for n, a in expected.items()}
     assert all(files.model_file(a) is None for a in plain.graph.initializers.values())
-    assert all(files.model_file(a) is None and a.flags.aligned for a in session.bound.constants.values())
+    assert all(files.model_file(a) is None and a.flags.aligned for a in session.executable.constants.values())
     if os.path.exists("/proc/self/smaps"):
         assert resident(mapped(session)) < 1 << 20  # of 5 MiB
     session.run(image(5))

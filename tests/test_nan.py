@@ -239,10 +239,10 @@ def test_only_runs_that_meet_a_nan_are_made_again(threads: int, at: int) -> None
     (y,) = session.run({"x": x}).values()
     assert np.isnan(y).any()
     assert session._exact is not None
-    runs = session._exact._seats.counts()[0]
+    runs = session._exact._arenas.counts()[0]
     after = session.run(feeds)
     assert all(np.array_equal(before[n], after[n]) for n in before)
-    assert session._seats.counts()[0] == runs + 1
+    assert session._arenas.counts()[0] == runs + 1
 
 
 @native

@@ -158,7 +158,7 @@ def test_entries_are_done_or_refused() -> None:
     given.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     made = ours.InferenceSession(digits_model(), given)
     assert made.session._options.precision == "fp32"
-    assert made.session._seats.most == 1
+    assert made.session._arenas.most == 1
     made.run(None, {"image": held_out().inputs[:1]})
     found = [(s.ep_name, len(s.get_nodes())) for s in made.get_provider_graph_assignment_info()]
     assert found == [("CPUExecutionProvider", 1)] * len(made.session.graph.nodes)

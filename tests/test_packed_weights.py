@@ -91,7 +91,7 @@ def test_a_plan_holds_the_packed_bytes_and_a_bounded_workspace() -> None:
         x = g.op("MatMulNBits", x, g.const(data), g.const(scales), domain="com.microsoft", **attrs)
     session = Session(g.graph([x]))
     program = session.warmup({"x": (4, 1024)})
-    kept = {id(a): a.nbytes for a in session.bound.constants.values()}
+    kept = {id(a): a.nbytes for a in session.executable.constants.values()}
     assert sum(kept.values()) <= 1.02 * size
     assert program.plan.size <= 4 * 2 * 4 * 3072 + 8 * ROOM
     assert all(not s.choice.allocates for s in program.steps)

@@ -37,7 +37,7 @@ def test_sessions_share_what_is_folded() -> None:
     assert np.array_equal(answers[0], answers[1])
     assert np.array_equal(answers[0], answers[2])
     assert not np.array_equal(answers[0], answers[3])
-    made = [{n: a for n, a in s.bound.constants.items() if not any(a is i for i in s.graph.initializers.values())}
+    made = [{n: a for n, a in s.executable.constants.items() if not any(a is i for i in s.graph.initializers.values())}
             for s in (first, second, again, other)]  # fmt: skip
     assert made[0]
     assert all(made[1][n] is a and made[2][n] is a and not a.flags.writeable for n, a in made[0].items())

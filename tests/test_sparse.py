@@ -54,7 +54,7 @@ def network(dtype: str = "float64", *, words: str = "table", index: Any = np.int
 
 
 def batch(number: int, index: Any = np.int64, size: int = BATCH) -> dict[str, Array]:
-    """Texts of few words, so that many stand twice, and of some that are counted from the end."""
+    """Strings of few words, so that many stand twice, and of some that are counted from the end."""
     rng = np.random.default_rng([5, number])
     words = rng.integers(0, 25, (size, LENGTH)) * 40
     words = np.where(rng.random(words.shape) < 0.3, words - SIZE, words)

@@ -318,7 +318,7 @@ def test_threads_that_plan_share_what_they_make() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(32)))
-    bounds: list[Executable] = [b for s in sessions for b in s._bound.values()]
+    bounds: list[Executable] = [b for s in sessions for b in s._executables.values()]
     large = {n: a for n, a in bounds[0].constants.items() if a.nbytes >= shared.SMALL}
     assert all(b.constants.get(n, a) is a for b in bounds for n, a in large.items())
 

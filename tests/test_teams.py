@@ -85,7 +85,7 @@ def test_runs_that_are_watched_keep_to_the_number(how: str) -> None:
     x = g.input("x", f32(4, 32))
     session, seen = Session(g.graph([g.Tan(g.Relu(x)), g.Sigmoid(x)]), threads=1), dict[str, int]()
     session.run({"x": np.ones((4, 32), np.float32)})
-    (instance,) = session._seats._all[0].instances.values()
+    (instance,) = session._arenas._all[0].instances.values()
     for i, step in enumerate(session.program.steps):
         if step.choice.implementation:
             call = instance.calls[i]

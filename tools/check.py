@@ -18,7 +18,7 @@ from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, UnsupportedModel
 from ..ops.types import differentiable
-from ..runtime.backends.cuda.host import aside
+from ..runtime.backends.cuda.host import host_fallbacks
 from ..runtime.devices import device_named
 from ..runtime.execution.session import Session
 from ..runtime.file import is_mezzo, open_file
@@ -176,7 +176,7 @@ def _planned_on_gpu(graph: Graph, options: Options, findings: _Findings) -> str:
         options.seed,
         lambda feeds: session.warmup({n: np.shape(a) for n, a in feeds.items()}),
     )
-    steps = aside(program)
+    steps = host_fallbacks(program)
     findings.facts["gpu_steps"] = len(program.steps) - len(steps)
     findings.facts["host_steps"] = len(steps)
     rows = [(a.step.node.op, a.step.node.name, a.reason, str(a.copies)) for a in steps]

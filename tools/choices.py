@@ -20,7 +20,7 @@ def _hands_on(op: Op | None) -> bool:
 
 
 def choices(graph: Graph) -> dict[str, Array]:
-    """The values that an input of whole numbers may be meant to have, by name: the places of a table that it picks
+    """The values that an input of integers may be meant to have, by name: the places of a table that it picks
     from, else the constants that it is compared with. An input that neither tells of is left out.
 
     >>> from mezzo.ops.types import i64

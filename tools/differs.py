@@ -51,7 +51,7 @@ RUNTIME_DIFFERS: list[Row] = [
             and isinstance(s.inputs[0], np.ndarray)
             and s.inputs[0].dtype.kind in "iu"
         ),
-        "it cuts whole numbers off and does not round them",
+        "it cuts integers off and does not round them",
     ),
     ("DeformConv", lambda s: s.inputs[0] == f32(1, 1, 6), "it knows two spatial axes only"),
     ("ConvTranspose", lambda s: s.attrs.get("output_padding") == [1], "it refuses what a dilation allows"),

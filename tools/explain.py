@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ops import Tensor
 from ..ops.errors import InputError
-from ..runtime.backends.cuda.host import Aside, HostCopy, aside
+from ..runtime.backends.cuda.host import HostCopy, HostFallback, host_fallbacks
 from ..runtime.compile.program import Program, ProgramStep, sharings
 from ..runtime.execution.instance import Instance
 from ..runtime.execution.session import Session
@@ -45,7 +45,7 @@ def explain(
     }
     tables: list[Table] = []
     if program.target.sm:
-        found = aside(program)
+        found = host_fallbacks(program)
         facts |= {"device": f"{program.target.device}, sm_{program.target.sm}", "host_steps": len(found)}
         facts |= {"copied_bytes": sum(c.nbytes or 0 for a in found for c in (*a.copies.down, *a.copies.up))}
         if "kernels" in parts:
@@ -97,7 +97,7 @@ def reference_bytes(session: Session, feeds: Mapping[str, Any]) -> dict[int, int
 
 def _graph(session: Session) -> Table:
     before = Counter(n.op for _, n in session.graph.walk())
-    after = Counter(n.op for _, n in session.bound.graph.walk())
+    after = Counter(n.op for _, n in session.executable.graph.walk())
     rows = [(op, n, after.get(op, 0)) for op, n in before.most_common()]
     rows += [(op, 0, n) for op, n in after.items() if op not in before]
     return Table("Graph", ("operator", "imported", "planned"), rows)
@@ -113,7 +113,7 @@ def _kernels(program: Program) -> Table:
     return Table("Kernels", ("step", "operator", "node", "kernel", "implementation", "marks", "declined"), rows)
 
 
-def _on_host(found: Sequence[Aside]) -> Table:
+def _on_host(found: Sequence[HostFallback]) -> Table:
     """Steps of a program for a GPU that the host computes; each ends one captured graph and begins another."""
 
     def shown(copies: Sequence[HostCopy]) -> str:
@@ -129,7 +129,7 @@ def _on_host(found: Sequence[Aside]) -> Table:
 def _not_captured(session: Session, feeds: Mapping[str, Any]) -> list[Table]:
     """Other steps that a CUDA graph refused, tried in a run."""
     session.run(feeds)
-    steps, host = session.program.steps, {a.index for a in aside(session.program)}
+    steps, host = session.program.steps, {a.index for a in host_fallbacks(session.program)}
     rows = [(i, operators(steps[i]), steps[i].node.name, why) for i, why in session.uncaptured() if i not in host]
     return [Table("Not captured", ("step", "operator", "node", "why"), rows)]
 
@@ -147,7 +147,7 @@ def _memory_facts(session: Session, program: Program, allocated: Mapping[int, in
         "largest_sum_of_live_bytes": memory.bound,
         "arena_over_bound": round(memory.size / memory.bound, 4) if memory.bound else 1.0,
         "without_reuse_bytes": memory.total(),
-        "weights_bytes": sum(session.bound.constants[n].nbytes for n in program.all_weights()),
+        "weights_bytes": sum(session.executable.constants[n].nbytes for n in program.all_weights()),
         "program_bytes": session.stats().program_bytes,
         "references_allocate_at_most_bytes": max(allocated.values(), default=0),
     }

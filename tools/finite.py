@@ -10,7 +10,7 @@ import numpy as np
 from ..ops import DType, Tensor, Type
 from ..ops.dataclasses import dataclass, replace
 from ..ops.types import Optional, Sequence, differentiable
-from ..runtime.ir.autodiff import fresh, gradients
+from ..runtime.ir.autodiff import gradients, unused_name
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.interpreter import evaluate
@@ -110,7 +110,7 @@ def differentiated(graph: Graph, seeds: Iterable[str], wrt: tuple[str, ...]) -> 
     """The graph with inputs `dy NAME` for the gradients of `seeds`, and the gradients to `wrt` as its outputs.
 
     A gradient that never arrives is left out."""
-    g = TypedBuilder(graph.types, prefix=fresh("grad/", set(graph.types)))
+    g = TypedBuilder(graph.types, prefix=unused_name("grad/", set(graph.types)))
     given = {o: g.input(f"{g.prefix}dy {o}", graph.types[o]) for o in seeds}
     found = gradients(g, graph.nodes, given, wrt)
     for n, value in found.items():

@@ -19,7 +19,7 @@ from ..ops import OPS, DType, Tensor, Type
 from ..ops.errors import InputError
 from ..runtime.backends.cuda.cublaslt.product import LtProduct
 from ..runtime.backends.cuda.cudnn.draft import GraphDraft
-from ..runtime.backends.cuda.host import aside
+from ..runtime.backends.cuda.host import host_fallbacks
 from ..runtime.backends.cuda.launch import Written
 from ..runtime.compile.kernel import anchor
 from ..runtime.compile.program import Program, ProgramStep
@@ -101,7 +101,7 @@ def card_for(program: Program, name: str = "") -> Card:
 
 def step_times(program: Program, card: Card) -> list[StepTime]:
     """Return the expected cost of each step of a program for a GPU."""
-    on_host = {a.index: a for a in aside(program)}
+    on_host = {a.index: a for a in host_fallbacks(program)}
     places = _places(program)
     made = []
     for i, step in enumerate(program.steps):

@@ -12,7 +12,7 @@ from ..ops import OPS, OPSETS, DType, Tensor, Type
 from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import InputError, UnsupportedModel
 from ..ops.types import Array, type_of
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
@@ -120,7 +120,7 @@ def _narrow_ends(graph: Graph, dtype: DType) -> Graph:
     taken, made = set(graph.types), {o for n in graph.nodes for o in n.outputs}
     ins = [n for n in graph.inputs if _is(graph.types[n], DType.FLOAT) and n not in graph.initializers]
     outs = [n for n in dict.fromkeys(graph.outputs) if _is(graph.types[n], DType.FLOAT) and n in made]
-    wide = {n: fresh(f"{n}:float32", taken) for n in (*ins, *outs)}
+    wide = {n: unused_name(f"{n}:float32", taken) for n in (*ins, *outs)}
     nodes = [
         *(Node("Cast", (n,), (wide[n],), {"to": DType.FLOAT.onnx}, name=wide[n]) for n in ins),
         *_renamed(graph, wide),

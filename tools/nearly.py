@@ -26,7 +26,7 @@ from .gaps import SMALLEST, Gap, usual
 
 WORLDS = 4  # besides the one of the node's own types
 PARTED = 8.0  # times as far as the worlds lie apart, a result may be off
-FLOAT32, ROUNDING = 2.0**-21, 2.0**-17  # by how much operands are off, and where whole numbers come of them
+FLOAT32, ROUNDING = 2.0**-21, 2.0**-17  # by how much operands are off, and where integers come of them
 NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}
 
 

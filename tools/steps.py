@@ -142,8 +142,8 @@ class _Watch:
             self._around.watch = None
 
     @property
-    def _bound(self) -> Executable:
-        return self.session.bound
+    def _executable(self) -> Executable:
+        return self.session.executable
 
     @property
     def _key(self) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class _Watch:
         """Blame the first step that makes another value than the graph has under this name, though it does what it
         stands for. Nothing is said where values are too many to be kept, or where a narrower precision was asked for,
         since rounding decides too much then."""
-        graph, program = self.session.graph, self._bound.program
+        graph, program = self.session.graph, self._executable.program
         made = {o for node in graph.nodes for o in node.outputs}
         names = [n for s in program.steps for n in s.writes() if n in made]
         kinds = _kinds(program, program.types)
@@ -245,14 +245,14 @@ class _Watch:
         """The node with its subgraphs, which a step has as programs."""
         if not step.bodies:
             return step.node
-        made = {o: node for _, node in self._bound.graph.walk() if node.bodies for o in node.outputs if o}
+        made = {o: node for _, node in self._executable.graph.walk() if node.bodies for o in node.outputs if o}
         return replace(step.node, attrs=made[step.writes()[0]].attrs)
 
     def _constants(self) -> Mapping[str, Array]:
         """Return all constants of the program and its bodies, before kernels pack them."""
         if not self._known:
-            self._known = dict(self._bound.graph.initializers)
-            for part, _ in self._bound.graph.walk():
+            self._known = dict(self._executable.graph.initializers)
+            for part, _ in self._executable.graph.walk():
                 self._known |= part.initializers
         return self._known
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..ops import OPS, DType, Op, Tensor
 from ..ops.errors import InputError
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 
@@ -84,7 +84,7 @@ def mixed(graph: Graph, policy: Policy, weights: AbstractSet[str] = frozenset())
         if not name or not is_float(name) or (name in low) == (dtype is policy.dtype):
             return name
         if (name, dtype) not in casts:
-            copy = fresh(f"{name}:{dtype}", taken)
+            copy = unused_name(f"{name}:{dtype}", taken)
             nodes.append(Node("Cast", (name,), (copy,), {"to": dtype.onnx}, name=copy))
             casts[name, dtype] = copy
         return casts[name, dtype]
@@ -120,7 +120,7 @@ def mixed(graph: Graph, policy: Policy, weights: AbstractSet[str] = frozenset())
 
 def _with_outputs(graph: Graph, nodes: list[Node], low: set[str], taken: set[str]) -> Graph:
     """Outputs in float32 under their own names: what made them in 16 bits has another."""
-    narrow = {o: fresh(f"{o}:narrow", taken) for o in dict.fromkeys(graph.outputs) if o in low}
+    narrow = {o: unused_name(f"{o}:narrow", taken) for o in dict.fromkeys(graph.outputs) if o in low}
     body = graph.but(nodes=tuple(nodes)).rename(narrow)
     moved = [replace(n, outputs=tuple(narrow.get(o, o) for o in n.outputs)) for n in body.nodes]
     moved += [Node("Cast", (inner,), (o,), {"to": DType.FLOAT.onnx}, name=o) for o, inner in narrow.items()]

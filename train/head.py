@@ -10,7 +10,7 @@ import numpy as np
 from ..ops import Tensor, Type
 from ..ops.errors import InputError
 from ..ops.types import Array, Dim
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
@@ -54,9 +54,9 @@ def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | N
     taken = set(graph.types)
     nodes, value = [], source
     if len(known.dims) == 4:
-        pooled, value = fresh(f"{name}/pooled", taken), fresh(f"{name}/features", taken)
+        pooled, value = unused_name(f"{name}/pooled", taken), unused_name(f"{name}/features", taken)
         nodes += [Node("GlobalAveragePool", (source,), (pooled,)), Node("Flatten", (pooled,), (value,))]
-    weight, bias, product = (fresh(f"{name}/{part}", taken) for part in ("weight", "bias", "product"))
+    weight, bias, product = (unused_name(f"{name}/{part}", taken) for part in ("weight", "bias", "product"))
     bound = np.sqrt(6 / (count + size))
     drawn = np.random.default_rng(seed).uniform(-bound, bound, (count, size))
     weights: Mapping[str, Array] = {
@@ -64,7 +64,7 @@ def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | N
         bias: np.zeros(size, known.dtype.numpy),
     }
     nodes += [Node("MatMul", (value, weight), (product,)), Node("Add", (product, bias), (name,))]
-    kept = _without(graph, name, fresh(f"{name}/former", taken))
+    kept = _without(graph, name, unused_name(f"{name}/former", taken))
     types = {n: t for n, t in kept.types.items() if n != name}
     grown = kept.but(nodes=(*kept.nodes, *nodes), initializers={**kept.initializers, **weights}, types=types)
     return infer(prune(grown)).verify()

@@ -17,7 +17,7 @@ from ..ops import Context, DType, Tensor, Type
 from ..ops.core.rules import axis_of
 from ..ops.quantization.fake_quantize import LEAST
 from ..ops.types import Array
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
@@ -103,7 +103,7 @@ class _Edit:
         return self.constant(name) if not isinstance(known, Tensor) else known.value
 
     def hold(self, name: str, array: Array) -> str:
-        name = fresh(name, self.taken)
+        name = unused_name(name, self.taken)
         self.constants[name] = array
         return name
 
@@ -150,7 +150,7 @@ def _floats(edit: _Edit, node: Node, alone: bool) -> Iterator[Node]:
         return
     stem = steps.removesuffix(STEPS)
     weight = edit.hold(stem if stem != steps else f"{steps}:float", real)
-    steps = steps if alone else fresh(f"{weight}{STEPS}", edit.taken)
+    steps = steps if alone else unused_name(f"{weight}{STEPS}", edit.taken)
     zero = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else ""
     zero = zero or edit.hold(f"{weight}:zero", np.zeros(scale.shape, counted.dtype))
     attrs = {"axis": node.attrs["axis"]} if "axis" in node.attrs else {}
@@ -174,7 +174,7 @@ def _with_integer_biases(graph: Graph) -> Graph:
         if uses[name] == 1:
             del edit.constants[name]
         else:
-            name = fresh(f"{node.outputs[0]}:bias", edit.taken)
+            name = unused_name(f"{node.outputs[0]}:bias", edit.taken)
         parts = edit.hold(f"{name}{STEPS}", counted), edit.hold(f"{name}:scale", unit)
         attrs: dict[str, Any] = {"axis": 0} if unit.ndim else {}
         edit.nodes.append(Node("DequantizeLinear", parts, (name,), attrs, name=f"{name}:dequantize"))

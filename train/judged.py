@@ -13,7 +13,7 @@ from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.op import Value
 from ..ops.types import Array, type_of
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, State
 from ..runtime.ir.infer import infer
 from ..runtime.ir.typed import TypedBuilder
@@ -92,7 +92,7 @@ def judged(graph: Graph, terms: Sequence[Term], sample_weights: bool = False) ->
     """The graph with the loss as its output, and with metrics as states; the name of the loss."""
     graph = infer(graph)
     taken = set(graph.types)
-    g = TypedBuilder(graph.types, prefix=fresh("loss/", taken))
+    g = TypedBuilder(graph.types, prefix=unused_name("loss/", taken))
     inputs: list[str] = []
     states: dict[str, tuple[Array, str]] = {}
     total: str | None = None

@@ -16,7 +16,7 @@ import numpy as np
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, differentiable
-from ..runtime.ir.autodiff import ONES, fresh, gradients, has_derivative
+from ..runtime.ir.autodiff import ONES, gradients, has_derivative, unused_name
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.typed import TypedBuilder
@@ -306,7 +306,7 @@ def _reached(graph: Graph, losses: Sequence[str], names: Sequence[str]) -> set[s
     """The values that a gradient reaches, as the rules of the operators make it."""
     if not names:
         return set()
-    g = TypedBuilder(graph.types, prefix=fresh("reach/", set(graph.types)))
+    g = TypedBuilder(graph.types, prefix=unused_name("reach/", set(graph.types)))
     return set(gradients(g, graph.nodes, dict.fromkeys(losses, ONES), names))
 
 

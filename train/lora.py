@@ -16,7 +16,7 @@ from ..ops.contrib.weights import dense_weights
 from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import InputError
 from ..ops.types import Array
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph, GraphBuilder, Node
 from ..runtime.ir.infer import infer
 from ..runtime.ir.interpreter import evaluate
@@ -93,9 +93,9 @@ def lora(
         if (product.weight, product.way) not in pairs:
             pair = pairs[product.weight, product.way] = _names(product.weight, taken)
             weights |= zip(pair, _drawn(product, rank, (seed, len(pairs))), strict=True)
-        y = fresh(f"{node.outputs[0]}/without", taken)
+        y = unused_name(f"{node.outputs[0]}/without", taken)
         nodes.append(replace(node, outputs=(y,)))
-        g = GraphBuilder(prefix=fresh(f"{node.outputs[0]}/lora/", taken))
+        g = GraphBuilder(prefix=unused_name(f"{node.outputs[0]}/lora/", taken))
         part = _beside(g, product, pairs[product.weight, product.way], y, factor)
         *before, last = part.nodes
         nodes += [*before, replace(last, outputs=node.outputs)]
@@ -108,7 +108,7 @@ def lora(
 def _checked(rank: object, alpha: object) -> tuple[int, float]:
     """The rank, and what adapters are multiplied by. Raises InputError where they are no numbers that do."""
     if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or rank < 1:
-        raise InputError(f"adapters of rank {rank!r}", where="lora", hint="give a whole number of at least 1")
+        raise InputError(f"adapters of rank {rank!r}", where="lora", hint="give an integer of at least 1")
     if alpha is None:
         return int(rank), 1.0
     if not isinstance(alpha, int | float | np.integer | np.floating) or not np.isfinite(alpha):
@@ -206,11 +206,11 @@ def merge_lora(model: Graph | str | os.PathLike[str] | bytes, *, unpack: bool = 
         node, (down, up), factor = makers[last.inputs[0]], beside[:2], weights[beside[2]]
         product = _product(graph, node)
         if product is None or not (unpack if node.op == "MatMulNBits" else product.exact and _scale(node)):
-            continue  # the weight is made of whole numbers, or nothing of it is taken
+            continue  # the weight is made of integers, or nothing of it is taken
         key = down, node.inputs[1], product.way, _scale(node)
         if key not in merged:
             delta = (weights[down].astype(np.float64) @ weights[up]) * float(factor)
-            name = merged[key] = fresh(f"{product.weight}.merged", taken)
+            name = merged[key] = unused_name(f"{product.weight}.merged", taken)
             weights[name] = _sum(graph, node, delta, product.kind)
         at = merged[key]
         placed[id(node)], placed[id(last)] = _instead(node, at, last.outputs)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.types import Array
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.ir.interpreter import evaluate
 from ..runtime.ir.prune import prune
@@ -110,7 +110,7 @@ def _own_statistics(graph: Graph) -> Graph:
         for i, name in enumerate(statistics_of(node), 3):
             array = computed.get(name, graph.initializers.get(name))
             if array is not None and (name in computed or name in graph.inputs or uses[name] > 1):
-                inputs[i] = fresh(f"{node.outputs[0]}.{('mean', 'var')[i - 3]}", taken)
+                inputs[i] = unused_name(f"{node.outputs[0]}.{('mean', 'var')[i - 3]}", taken)
                 weights[inputs[i]] = np.array(array)
         nodes.append(node if tuple(inputs) == node.inputs else replace(node, inputs=tuple(inputs)))
     return graph.but(nodes=tuple(nodes), initializers=weights) if len(weights) > len(graph.initializers) else graph

@@ -2,7 +2,7 @@
 train.
 
 Weights get signed steps around zero, one scale for each filter or column; activations steps over the range that they
-take on the data. The result means what its nodes say and can be saved as ONNX; sessions run it on whole numbers where
+take on the data. The result means what its nodes say and can be saved as ONNX; sessions run it on integers where
 they have kernels (see runtime/passes/qdq.py), and a Trainer trains it through the steps
 (ops/quantization/fake_quantize.py).
 """

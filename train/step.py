@@ -11,7 +11,7 @@ from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.training.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
 from ..ops.types import Array
-from ..runtime.ir.autodiff import ONES, fresh, gradients
+from ..runtime.ir.autodiff import ONES, gradients, unused_name
 from ..runtime.ir.graph import Graph, Node, State
 from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
@@ -59,7 +59,7 @@ def training_step(
     """
     graph = _with_parameters(graph, loss, params)
     taken = set(graph.types)
-    g = TypedBuilder(graph.types, prefix=fresh("train/", taken))
+    g = TypedBuilder(graph.types, prefix=unused_name("train/", taken))
     made = Build(g)
     for p in params:
         made.state(p, graph.initializers[p])

@@ -18,7 +18,7 @@ from ..ops import DType, Tensor
 from ..ops.errors import InputError, MezzoError
 from ..ops.op import Value
 from ..runtime.engine.work import OURS
-from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import Graph
 from ..runtime.ir.interpreter import Eager, evaluate
 from ..runtime.ir.prune import prune
@@ -63,7 +63,7 @@ def written(
     if isinstance(g, Eager):
         (value,) = evaluate(graph, {n: values[int(n[1:])] for n in graph.inputs}).values()
         return value
-    return _placed(g, graph, fresh(f"{name}/", {*g.types}), values)
+    return _placed(g, graph, unused_name(f"{name}/", {*g.types}), values)
 
 
 # -- arrays -----------------------------------------------------------------------------------------------------------

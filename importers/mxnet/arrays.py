@@ -187,7 +187,7 @@ class _Reader:
             part = f"indices {i} of {what}"
             kind = self.dtype(part)
             if kind.floating or kind is DType.BOOL:
-                raise ModelError(f"{part} are no whole numbers", where=self.where)
+                raise ModelError(f"{part} are no integers", where=self.where)
             indices.append((kind, self.shape(part) or (0,), part))
         if storage == DENSE:
             return self.elements(dtype, shape, what)

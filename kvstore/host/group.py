@@ -148,12 +148,12 @@ class Group(Waiting):
         """Member 0 has declared a key."""
         shape, dtype = tuple(said["shape"]), element(said["dtype"]).numpy
         array, above = segment.array(0, shape, dtype), self._above
-        lifter = -1 if above is None else above.lifter(said["number"], array.nbytes)
-        made = self._make(said["number"], said["name"], array, segment, lifter)
+        leader = -1 if above is None else above.leader(said["number"], array.nbytes)
+        made = self._make(said["number"], said["name"], array, segment, leader)
         made.packing = said["packing"]
-        self._machine.declare(made.number, made.reducers, lifter)
+        self._machine.declare(made.number, made.reducers, leader)
         self._values[made.number] = self._by_name[made.name] = made
-        if above is not None and lifter == self.me:
+        if above is not None and leader == self.me:
             above.declare(made, partial(self._declared, made))
         for tag in self._soon.pop(made.name, ()):
             self._note(tag)
@@ -164,8 +164,8 @@ class Group(Waiting):
         """The bytes of the segment of a value."""
         return aligned(nbytes) + WORDS * 8 * self.members
 
-    def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
-        return HostValue(number, name, array, segment, self.me, self.members, lifter)
+    def _make(self, number: int, name: str, array: Array, segment: Segment, leader: int) -> HostValue:
+        return HostValue(number, name, array, segment, self.me, self.members, leader)
 
     # -- the level above
 
@@ -537,7 +537,7 @@ class Group(Waiting):
         drives. Nobody does where no worker has begun the round, or a round of another key waits for other hosts."""
         value, busy = self._by_name[name], self._busy()
         if self.me == self.members:  # the agent begins no rounds; those of keys that it lifts are over or under way
-            busy = [v for v in self._values.values() if v.lifter != self.me or v.clocks.max() >= v.step]
+            busy = [v for v in self._values.values() if v.leader != self.me or v.clocks.max() >= v.step]
         if value in busy and all(self._late_here(at) for at in busy):
             value = self._surest(value, busy)
             self._blame(value, self._late_here(value))
@@ -579,10 +579,10 @@ class Group(Waiting):
     def _late_here(self, value: HostValue) -> Sequence[int]:
         here = [m for m in self._others() if m not in self._left]
         sums = value.reducers or ()  # None: every member for itself
-        knows = self.me < self.members or value.lifter == self.me  # the agent hears of rounds that it lifts alone
+        knows = self.me < self.members or value.leader == self.me  # the agent hears of rounds that it lifts alone
         step = value.step if knows else value.clocks.max()
         late = [m for m in here if value.clocks[m] < step]
         late = late or [m for m in here if m in sums and value.done[m] < step]
-        if not late and value.lifter in here and value.asked[value.lifter] < (time.monotonic() - STILL) * 1e9:
-            return [value.lifter]  # who waits for servers would look for their answer
+        if not late and value.leader in here and value.asked[value.leader] < (time.monotonic() - STILL) * 1e9:
+            return [value.leader]  # who waits for servers would look for their answer
         return late

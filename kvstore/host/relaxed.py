@@ -93,8 +93,8 @@ class RelaxedGroup(Group):
     def _size(self, nbytes: int) -> int:
         return super()._size(nbytes) + 8
 
-    def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
-        made = SharedValue(number, name, array, segment, self.me, self.members, lifter)
+    def _make(self, number: int, name: str, array: Array, segment: Segment, leader: int) -> HostValue:
+        made = SharedValue(number, name, array, segment, self.me, self.members, leader)
         made.share(array, self.members)
         if self.rule is not None and self.me == 0:
             self._give_states(made, self.rule, None)

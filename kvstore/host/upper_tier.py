@@ -25,7 +25,7 @@ class UpperTier(Protocol):
         """True if a pull asks the level above for the current value, and a push need not wait for a value."""
         ...
 
-    def lifter(self, number: int, nbytes: int) -> int:
+    def leader(self, number: int, nbytes: int) -> int:
         """The member that speaks for the group about a key."""
         ...
 

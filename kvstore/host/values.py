@@ -41,25 +41,25 @@ class HostValue:
     """
 
     def __init__(
-        self, number: int, name: str, stored: Array, segment: Segment, me: int, members: int, lifter: int = -1
+        self, number: int, name: str, stored: Array, segment: Segment, me: int, members: int, leader: int = -1
     ) -> None:
         self.number, self.name, self.shape, self.dtype, self.nbytes = (
             *(number, name, stored.shape, stored.dtype),
             stored.nbytes,
         )
         small = stored.nbytes <= WHOLE
-        self.alone = small and lifter < 0
-        self.reducers = None if self.alone else (lifter,) if small and lifter < members else tuple(range(members))
-        self.ready = lifter < 0  # the level above knows it
-        self.lifter = lifter
+        self.alone = small and leader < 0
+        self.reducers = None if self.alone else (leader,) if small and leader < members else tuple(range(members))
+        self.ready = leader < 0  # the level above knows it
+        self.leader = leader
         self.segment = segment
         words = segment.array(aligned(stored.nbytes), (WORDS, members), np.dtype(np.int64))
         self.clocks, self.done, self.moved, self.asked, *self.began = words
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
         self.data: memoryview = self.flat.view(np.uint8).data
-        self.lone = members == 1 and lifter == me == 0  # nobody to sum with, and its operands go up by themselves
-        self.single = members == 1 and lifter == members  # its only operand is its sum
+        self.lone = members == 1 and leader == me == 0  # nobody to sum with, and its operands go up by themselves
+        self.single = members == 1 and leader == members  # its only operand is its sum
         self.lifted = 0  # the segment from whose beginning the agent takes such a sum; 0: from the value's
         self.priority = 0  # of the round under way
         self.shown = self.stored.view()

@@ -235,7 +235,7 @@ class Waiting:
         if now >= self._looked + TICK:
             self._looked = now
             for value in self._values.values():
-                if value.lifter == self.me and value.busy:
+                if value.leader == self.me and value.busy:
                     value.asked[self.me] = int(now * 1e9)
 
     def _wake(self) -> None:

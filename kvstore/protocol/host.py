@@ -2,7 +2,7 @@
 
 Every member has an operand of each round of a key; the reducers of a key each sum their part over all members. A member
 tells the reducers when its operand is ready, and a reducer tells when its part is done: to everybody or, with a level
-above, to the lifter, which takes the sum further and tells everybody when the value that came back is in its place.
+above, to the leader, which takes the sum further and tells everybody when the value that came back is in its place.
 Keys do not wait for each other, and members may begin their rounds in different orders.
 
 A member's operand may be one round ahead of what another member knows, never two: for the one after it every reducer
@@ -39,7 +39,7 @@ class HostDone(NamedTuple):
 
 
 class Final(NamedTuple):
-    """The lifter has replaced the sum by the value of all hosts."""
+    """The leader has replaced the sum by the value of all hosts."""
 
     member: int
     key: int
@@ -114,7 +114,7 @@ class _HostKey:
     """The round in progress (from 1), and which members have reported what; sets of members are bits."""
 
     reducers: int
-    lifter: int  # -1: none
+    leader: int  # -1: none
     before: tuple[int, ...]  # whom to tell Ready
     after: tuple[int, ...]  # whom to tell Done
     step: int = 1
@@ -149,15 +149,15 @@ class Host:
         self._left = 0
         self._keys: dict[int, _HostKey] = {}
 
-    def declare(self, key: int, reducers: Iterable[int] | None = None, lifter: int = -1) -> None:
+    def declare(self, key: int, reducers: Iterable[int] | None = None, leader: int = -1) -> None:
         """A key is reduced by these members, each its part; by None, every member reduces all of it for itself."""
         others = self._others()
         if reducers is None:
             self._keys[key] = _HostKey(self._mine, -1, others, ())
             return
         some = sorted(set(reducers))
-        after = others if lifter < 0 else (lifter,) if lifter != self.me else ()
-        self._keys[key] = _HostKey(sum(1 << m for m in some), lifter, tuple(m for m in some if m != self.me), after)
+        after = others if leader < 0 else (leader,) if leader != self.me else ()
+        self._keys[key] = _HostKey(sum(1 << m for m in some), leader, tuple(m for m in some if m != self.me), after)
 
     def step(self, key: int) -> int:
         """The round under way."""
@@ -192,7 +192,7 @@ class Host:
             at.done |= bit
             told = (HostTell(event, at.after),) if mine and at.after else ()
             return told + self._reduced(at, key) if at.done == at.reducers else told
-        if member != at.lifter or (mine and at.done != at.reducers):
+        if member != at.leader or (mine and at.done != at.reducers):
             raise self._unexpected(at, event)
         told = (HostTell(event, self._others()),) if mine else ()
         return told + self._complete(at, key)
@@ -226,9 +226,9 @@ class Host:
 
     def _reduced(self, at: _HostKey, key: int) -> tuple[Instruction, ...]:
         """Return the instructions once every part of the sum is in place."""
-        if at.lifter < 0:
+        if at.leader < 0:
             return self._complete(at, key)
-        return (Lift(key, at.step),) if at.lifter == self.me else ()
+        return (Lift(key, at.step),) if at.leader == self.me else ()
 
     def _complete(self, at: _HostKey, key: int) -> tuple[Instruction, ...]:
         made = Complete(key, at.step)
@@ -239,10 +239,10 @@ class Host:
     def _needed(self, at: _HostKey) -> int:
         """Return the members that must still report, as bits."""
         needed = self._all & ~at.ready if at.reducers & self._mine else 0
-        if at.lifter in (-1, self.me):
+        if at.leader in (-1, self.me):
             needed |= at.reducers & ~at.done
-        elif at.lifter >= 0:
-            needed |= 1 << at.lifter
+        elif at.leader >= 0:
+            needed |= 1 << at.leader
         return needed & ~self._mine
 
     def _doubt(self, at: _HostKey, key: int) -> tuple[Instruction, ...]:

@@ -54,7 +54,7 @@ def attach_grad(x: Array, grad_req: str = "write", grad: Array | None = None, st
     """Let an array have a gradient, in `x.grad`: each backward writes it anew (`write`), adds to it (`add`), or there
     is none (`null`). With the `stype` row_sparse it is a RowSparse: of what Gather has read along the first axis the
     rows, of anything else all of them. The gradient of a complex number is dL/dRe + 1j * dL/dIm. How the array came to
-    be is forgotten. Raises InputError for whole numbers, unknown requests and stypes, and rows of a single number.
+    be is forgotten. Raises InputError for integers, unknown requests and stypes, and rows of a single number.
     """
     if stype not in STYPES or (stype != "default" and (grad is not None or not x.shape)):
         raise InputError(f"a gradient of stype {stype!r} for {x.where}", where="attach_grad", hint=" or ".join(STYPES))

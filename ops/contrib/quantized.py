@@ -331,7 +331,7 @@ PER_COLUMN: list[Any] = [np.linspace(0.01, 0.05, 5, dtype=np.float32), np.array(
 def qgemm(
     g: Builder, xs: Sequence[Value | None], types: Types, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Value:
-    """The product of whole numbers is exact; C, in steps of the product, is added to it before it is scaled."""
+    """The product of integers is exact; C, in steps of the product, is added to it before it is scaled."""
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = xs
     a, b = (g.Transpose(x, perm=(1, 0)) if turned else x for x, turned in ((a, transA), (b, transB)))
     sums = g.MatMulInteger(a, b, scalar(g, a_zero, types[2]), b_zero)

@@ -58,7 +58,7 @@ def qattention(
     unidirectional: int = 0,
     **_: Any,
 ) -> tuple[Value, ...] | None:
-    """The sums of whole numbers are exact before they are scaled; from there on it is Attention."""
+    """The sums of integers are exact before they are scaled; from there on it is Attention."""
     if not AttentionForm.possible(types):
         return None
     x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = xs

@@ -17,7 +17,7 @@ from .quantized import numbers
 
 
 def _rounded(xp: Any, x: Array) -> Array:
-    """Numbers as DynamicQuantizeLinear keeps them: whole numbers of steps, in float32 again."""
+    """Numbers as DynamicQuantizeLinear keeps them: integers of steps, in float32 again."""
     least, most = min(float(x.min(initial=0)), 0.0), max(float(x.max(initial=0)), 0.0)
     step = np.float32((most - least) / 255)
     if not step:

@@ -1,4 +1,4 @@
-"""More quantised operators of the domain com.microsoft: products of whole numbers, and conversions.
+"""More quantised operators of the domain com.microsoft: products of integers, and conversions.
 
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
@@ -34,7 +34,7 @@ COLUMNS: Any = np.linspace(0.01, 0.05, 5, dtype=np.float32)
     ],
 )
 def matmul_integer_to_float(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
-    """The sums of whole numbers are exact before they are scaled."""
+    """The sums of integers are exact before they are scaled."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = xs
     a_zero = None if a_zero is None else scalar(g, a_zero, types[4])
     return scaled(g, g.MatMulInteger(a, b, a_zero, b_zero), scalar(g, a_scale, types[2]), b_scale, bias)
@@ -47,7 +47,7 @@ def _(A: Tensor, B: Tensor, a_scale: Tensor, b_scale: Tensor, *others: Tensor | 
 
 
 def scaled_product(A: Tensor, B: Tensor, *parts: Tensor | None) -> Tensor:
-    """The type of a product of whole numbers scaled to float32, whose `parts` have one entry or one for each column."""
+    """The type of a product of integers scaled to float32, whose `parts` have one entry or one for each column."""
     if A.dims is None or B.dims is None:
         return Tensor(DType.FLOAT, None)
     product = OPS["", "MatMul"].inferred(A, B)
@@ -67,7 +67,7 @@ def check_columns(B: Tensor, *parts: Tensor | None) -> None:
 
 
 def scaled(g: Builder, sums: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
-    """Add what makes float32 of sums of whole numbers."""
+    """Add what makes float32 of sums of integers."""
     product = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), g.Mul(a_scale, wide(g, b_scale)))
     return product if bias is None else g.Add(product, wide(g, bias))
 

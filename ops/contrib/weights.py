@@ -34,7 +34,7 @@ def _unpacked(packed: Array, bits: int, count: int) -> Array:
 
 
 def check_bits(bits: int) -> None:
-    """Raise ShapeError unless bytes hold whole numbers of so many bits."""
+    """Raise ShapeError unless bytes hold integers of so many bits."""
     if bits not in (2, 4, 8):
         raise ShapeError(f"{bits} bits are not supported", hint="quantise the weights to 2, 4 or 8 bits")
 
@@ -355,7 +355,7 @@ def _dense_form(g: Builder, packed: Sequence[Value | None], types: Types, form: 
         kind = {2: DType.UINT2, 4: DType.UINT4, 8: DType.UINT8}[form.bits]
         weights = g.const(_unpacked(np.asarray(B).reshape(form.N, -1), form.bits, form.K), kind)
         dense = g.DequantizeLinear(weights, scales, g.const(zeros, kind), axis=1, block_size=form.block_size)
-    else:  # columns name their blocks, zero points are no whole numbers, or bytes are not known before the run
+    else:  # columns name their blocks, zero points are no integers, or bytes are not known before the run
         order = g.const(np.arange(form.K) // form.block_size) if order is None else _first(g, order, form.K)
         if known:
             zero = g.const(zeros, DType.FLOAT)

@@ -31,7 +31,7 @@ def count(g: Builder, shape: Value) -> Value:
 
 
 def joined(g: Builder, *parts: Value | Sequence[int]) -> Value:
-    """One list of lists, which are values or whole numbers."""
+    """One list of lists, which are values or integers."""
     return g.Concat(*(g.const(np.array(p, np.int64)) if isinstance(p, (list, tuple)) else p for p in parts), axis=0)
 
 

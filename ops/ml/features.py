@@ -17,7 +17,7 @@ from ..errors import ShapeError
 from ..op import Context, Sample, op
 from ..tensor.strings import text, texts
 from ..types import Array, Dim, DType, Tensor, f32, i64
-from .scores import Floats, Ints, Texts
+from .scores import Floats, Ints, Strings
 
 X = np.array([[1, -2, 3], [0, 0.5, -1]], np.float32)
 
@@ -175,7 +175,7 @@ def _(*X: Tensor, inputdimensions: Ints = None) -> Tensor:
     ],
 )
 def one_hot_encoder(
-    k: Context, X: Array, *, cats_int64s: Ints = None, cats_strings: Texts = None, zeros: int = 1
+    k: Context, X: Array, *, cats_int64s: Ints = None, cats_strings: Strings = None, zeros: int = 1
 ) -> Array:
     words = DType.of(X.dtype) is DType.STRING
     categories = texts(list(cats_strings or ()), (-1,)) if words else np.asarray(cats_int64s or (), np.int64)
@@ -189,7 +189,7 @@ def one_hot_encoder(
 
 
 @one_hot_encoder.infer
-def _(X: Tensor, *, cats_int64s: Ints = None, cats_strings: Texts = None) -> Tensor:
+def _(X: Tensor, *, cats_int64s: Ints = None, cats_strings: Strings = None) -> Tensor:
     kinds = (cats_strings, cats_int64s) if X.dtype is DType.STRING else (cats_int64s, cats_strings)
     count = len(kinds[0] or kinds[1] or ())
     return Tensor(DType.FLOAT, None if X.dims is None else (*X.dims, count))
@@ -209,7 +209,7 @@ def category_mapper(
     X: Array,
     *,
     cats_int64s: Ints = None,
-    cats_strings: Texts = None,
+    cats_strings: Strings = None,
     default_int64: int = -1,
     default_string: str = "_Unused",
 ) -> Array:
@@ -258,11 +258,11 @@ def label_encoder(
     default_tensor: Array | None = None,
     keys_floats: Floats = None,
     keys_int64s: Ints = None,
-    keys_strings: Texts = None,
+    keys_strings: Strings = None,
     keys_tensor: Array | None = None,
     values_floats: Floats = None,
     values_int64s: Ints = None,
-    values_strings: Texts = None,
+    values_strings: Strings = None,
     values_tensor: Array | None = None,
 ) -> Array:
     to = _value_type(values_floats, values_int64s, values_strings, values_tensor)
@@ -285,7 +285,7 @@ def _listed(tensor: Array | None, *lists: Sequence[Any] | None) -> list[Any]:
     return tensor.ravel().tolist() if tensor is not None else list(next((v for v in lists if v), ()))
 
 
-def _value_type(floats: Floats, numbers: Ints, words: Texts, tensor: Array | None) -> DType:
+def _value_type(floats: Floats, numbers: Ints, words: Strings, tensor: Array | None) -> DType:
     if tensor is not None:
         return DType.of(tensor.dtype)
     return DType.STRING if words else DType.FLOAT if floats else DType.INT64
@@ -297,7 +297,7 @@ def _(
     *,
     values_floats: Floats = None,
     values_int64s: Ints = None,
-    values_strings: Texts = None,
+    values_strings: Strings = None,
     values_tensor: Array | None = None,
 ) -> Tensor:
     return X.to(_value_type(values_floats, values_int64s, values_strings, values_tensor))

@@ -14,7 +14,7 @@ from ..core.samples import scattered
 from ..errors import ShapeError
 from ..op import Context, Sample, op
 from ..types import Array, Dim, Tensor, f32
-from .scores import Floats, Ints, Texts, both_classes, classified, labels_of, logistic, regressed, table, transform
+from .scores import Floats, Ints, Strings, both_classes, classified, labels_of, logistic, regressed, table, transform
 
 X = np.array([[1, 2], [-3, 0.5], [0, 0], [4, -1]], np.float32)
 
@@ -72,7 +72,7 @@ def linear_classifier(
     X: Array,
     *,
     classlabels_ints: Ints = None,
-    classlabels_strings: Texts = None,
+    classlabels_strings: Strings = None,
     coefficients: Floats,
     intercepts: Floats = None,
     multi_class: int = 0,
@@ -94,7 +94,7 @@ def _(
     X: Tensor,
     *,
     classlabels_ints: Ints = None,
-    classlabels_strings: Texts = None,
+    classlabels_strings: Strings = None,
     coefficients: Floats,
     intercepts: Floats = None,
 ) -> tuple[Tensor, Tensor]:
@@ -315,7 +315,7 @@ def svm_classifier(
     X: Array,
     *,
     classlabels_ints: Ints = None,
-    classlabels_strings: Texts = None,
+    classlabels_strings: Strings = None,
     coefficients: Floats = None,
     kernel_params: Floats = None,
     kernel_type: str = "LINEAR",
@@ -351,7 +351,7 @@ def _(
     X: Tensor,
     *,
     classlabels_ints: Ints = None,
-    classlabels_strings: Texts = None,
+    classlabels_strings: Strings = None,
     prob_a: Floats = None,
     vectors_per_class: Ints = None,
 ) -> tuple[Tensor, Tensor]:

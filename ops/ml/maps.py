@@ -14,7 +14,7 @@ from ..errors import ShapeError
 from ..op import Context, Held, Sample, op
 from ..tensor.strings import texts
 from ..types import Array, DType, Map, Sequence, Tensor, Type, f32
-from .scores import Ints, Texts
+from .scores import Ints, Strings
 
 CASTS = {"TO_FLOAT": DType.FLOAT, "TO_STRING": DType.STRING, "TO_INT64": DType.INT64}
 SCALAR = {t: Tensor(t, ()) for t in (DType.FLOAT, DType.DOUBLE, DType.INT64, DType.STRING)}
@@ -87,7 +87,7 @@ def _(X: Type, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: i
     ],
 )
 def dict_vectorizer(
-    k: Context, X: dict[Any, Any], *, int64_vocabulary: Ints = None, string_vocabulary: Texts = None
+    k: Context, X: dict[Any, Any], *, int64_vocabulary: Ints = None, string_vocabulary: Strings = None
 ) -> Array:
     words = list(string_vocabulary or int64_vocabulary or ())
     first = next(iter(X.values()), np.float32(0))  # numbers of a map are NumPy's, and tell their type
@@ -97,7 +97,7 @@ def dict_vectorizer(
 
 
 @dict_vectorizer.infer
-def _(X: Type, *, int64_vocabulary: Ints = None, string_vocabulary: Texts = None) -> Tensor:
+def _(X: Type, *, int64_vocabulary: Ints = None, string_vocabulary: Strings = None) -> Tensor:
     element = _map_type(X).element
     if not isinstance(element, Tensor):
         raise ShapeError(f"{X} does not hold single numbers or texts")
@@ -116,7 +116,7 @@ def _(X: Type, *, int64_vocabulary: Ints = None, string_vocabulary: Texts = None
     ],
 )
 def zip_map(
-    k: Context, X: Array, *, classlabels_int64s: Ints = None, classlabels_strings: Texts = None
+    k: Context, X: Array, *, classlabels_int64s: Ints = None, classlabels_strings: Strings = None
 ) -> list[dict[Any, float]]:
     keys = list(classlabels_strings or classlabels_int64s or ())
     rows = X.reshape(1, -1) if X.ndim == 1 else X
@@ -126,5 +126,5 @@ def zip_map(
 
 
 @zip_map.infer
-def _(X: Tensor, *, classlabels_strings: Texts = None) -> Sequence:
+def _(X: Tensor, *, classlabels_strings: Strings = None) -> Sequence:
     return Sequence(Map(DType.STRING if classlabels_strings else DType.INT64, SCALAR[DType.FLOAT]))

@@ -18,7 +18,7 @@ from ..types import Array, Dim, DType, Tensor
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 Ints = Sequence[int] | None
 Floats = Sequence[float] | None
-Texts = Sequence[str] | None
+Strings = Sequence[str] | None
 
 
 def logistic(x: Array) -> Array:
@@ -74,7 +74,7 @@ def both_classes(score: Array, name: str, *, shares: bool) -> Array:
     return transform(np.stack([-score, score], 1), name)
 
 
-def labels_of(numbers: Ints, words: Texts) -> Array:
+def labels_of(numbers: Ints, words: Strings) -> Array:
     """The class labels as an array."""
     if words:
         return texts(list(words), (len(words),))
@@ -83,7 +83,7 @@ def labels_of(numbers: Ints, words: Texts) -> Array:
     return np.asarray(numbers, np.int64)
 
 
-def classified(X: Tensor, numbers: Ints, words: Texts, columns: Dim) -> tuple[Tensor, Tensor]:
+def classified(X: Tensor, numbers: Ints, words: Strings, columns: Dim) -> tuple[Tensor, Tensor]:
     """Types of labels and scores."""
     rows = None if X.dims is None else 1 if len(X.dims) == 1 else X.dims[0]
     return Tensor(DType.STRING if words else DType.INT64, (rows,)), Tensor(DType.FLOAT, (rows, columns))

@@ -15,7 +15,7 @@ from ..errors import ShapeError
 from ..op import REQUIRED, Context, Sample, op
 from ..types import Array, Tensor
 from .forest import MEMBER, MODES, Forest, alike, checked, depth_of, remembered, scores_of
-from .scores import TRANSFORMS, Ints, Texts, both_classes, classified, labels_of, regressed, transform
+from .scores import TRANSFORMS, Ints, Strings, both_classes, classified, labels_of, regressed, transform
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 X = np.array([[0.5, 1], [2, -1], [2, 3], [np.nan, 0]], np.float32)
@@ -267,7 +267,7 @@ def tree_ensemble_classifier(
     X: Array,
     *,
     classlabels_int64s: Ints = None,
-    classlabels_strings: Texts = None,
+    classlabels_strings: Strings = None,
     post_transform: str = "NONE",
     **nodes: Any,
 ) -> tuple[Array, Array]:

@@ -239,7 +239,7 @@ def resize(
 
 
 def _rounded(xp: Any, y: Array, dtype: Any) -> Array:
-    """Interpolated numbers in the input's element type: whole numbers are rounded and kept in range."""
+    """Interpolated numbers in the input's element type: integers are rounded and kept in range."""
     if dtype.kind in "iu" and y.dtype != dtype:
         return xp.clip(xp.rint(y), np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
     return narrow(y, dtype)

@@ -20,7 +20,7 @@ from ..op import Builder, Context, Op, Sample, Twin, Value, op
 from ..types import Array, Dim, Tensor, f32
 
 Floats = Sequence[float] | None
-Texts = Sequence[str] | None
+Strings = Sequence[str] | None
 Activation = Callable[[Operand], Operand]
 Slope = Callable[[Any, Operand, Operand], Operand]
 
@@ -199,7 +199,7 @@ class Frame:
         *,
         activation_alpha: Floats = None,
         activation_beta: Floats = None,
-        activations: Texts = None,
+        activations: Strings = None,
         clip: float | None = None,
         direction: str = "forward",
         hidden_size: int | None = None,

@@ -29,7 +29,7 @@ def tail(X: Array, count: int, axis: int, outer: int) -> Array:
 )
 def fill_tail(k: Context, X: Array, count: Array, *, axis: int, outer: int = 1, value: float = 0.0) -> Array:
     """X with `value` in the place of what lies behind the first `count` rows of each of `outer` equal blocks of an
-    axis. An infinite `value` is the least or greatest number of whole numbers."""
+    axis. An infinite `value` is the least or greatest number of integers."""
     result = k.xp.array(X, order="C")
     tail(result, int(count), axis, outer)[...] = fitting(value, DType.of(X.dtype))
     return result

@@ -194,7 +194,7 @@ rule("DFT", 20, Change(attribute_to_input("axis", 2, np.int64, scalar=True, defa
 def _power_up(form: Form, scope: Scope) -> Form:
     power = form.attrs.get("p", 2.0)
     if power != int(power):
-        raise UpgradeDeclined(f"p={power} is no whole number")
+        raise UpgradeDeclined(f"p={power} is no integer")
     return form.having(p=int(power))
 
 

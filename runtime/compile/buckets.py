@@ -52,7 +52,7 @@ def padded(
     A size above the largest bucket stays as it is.
     """
     had: dict[str, int] = {}
-    made = dict(arrays)
+    feeds = dict(arrays)
     for port in inputs:
         array = arrays[port.name]
         if not isinstance(port.type, Tensor) or not port.type.dims:
@@ -66,8 +66,8 @@ def padded(
                 if up > size:
                     had[dim] = size
         if any(more for _, more in wide):
-            made[port.name] = np.pad(array, wide)
-    return made, had
+            feeds[port.name] = np.pad(array, wide)
+    return feeds, had
 
 
 def cut(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def collection_paused() -> Iterator[None]:
     """Without garbage collection: a plan makes objects by the hundred thousand, hardly any of them in dead cycles, and
     looking through them again and again was a tenth of its time."""
     collects = gc.isenabled()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ...ops import OPS, DType, Tensor
 from ...ops.dataclasses import replace
 from ..ir.graph import Graph, Node
-from .padding import Lying, PaddedGraph
+from .padding import PaddedGraph, PaddedValue
 from .padding_rules import operands, refused, rule_for, typed
 from .sizes import as_terms, minus
 
@@ -25,7 +25,7 @@ def rotary(g: PaddedGraph, node: Node) -> None:
             raise refused(node, "one first place stands for all")
         for axis in range(len(g.value(inputs[at]).axes)):
             inputs[at] = g.filled(node, inputs[at], axis, 0.0)
-    g.emit(node, inputs, {node.outputs[0]: Lying(x.dtype, x.axes)})
+    g.emit(node, inputs, {node.outputs[0]: PaddedValue(x.dtype, x.axes)})
 
 
 @rule_for("OneHot")
@@ -37,7 +37,9 @@ def one_hot(g: PaddedGraph, node: Node) -> None:
     if g.padded(sizes[axis]) or node.inputs[1] in g.numbers:
         raise refused(node, "its depth follows a size that is rounded up")
     own = () if sizes[axis] == 1 else (sizes[axis],)
-    g.emit(node, node.inputs, {node.outputs[0]: Lying(values.dtype, (*places.axes[:axis], own, *places.axes[axis:]))})
+    g.emit(
+        node, node.inputs, {node.outputs[0]: PaddedValue(values.dtype, (*places.axes[:axis], own, *places.axes[axis:]))}
+    )
 
 
 @rule_for("GroupQueryAttention")
@@ -62,7 +64,7 @@ def grouped(g: PaddedGraph, node: Node) -> None:
     batch, heads, _, size = past.axes
     cache = (batch, heads, () if present[2] == 1 else (present[2],), size)
     answer = (*query.axes[:2], () if out[2] == 1 else (out[2],))
-    results = {o: Lying(query.dtype, axes) for o, axes in zip(node.outputs, (answer, cache, cache), strict=True)}
+    results = {o: PaddedValue(query.dtype, axes) for o, axes in zip(node.outputs, (answer, cache, cache), strict=True)}
     for o in node.outputs[1:3]:
         results[o].fills[2] = 0.0
     g.emit(node, (counts, *names[:6], *names[7:]), results, op="GroupedRows", domain="mezzo",

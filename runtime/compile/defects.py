@@ -57,7 +57,7 @@ class Defects:
         if not self._unprepared:
             return None
         asked = anchor(node), _made(choice)
-        return next((reason for reason, *found in self._unprepared if tuple(found) == asked), None)
+        return next((reason for reason, *request in self._unprepared if tuple(request) == asked), None)
 
     def forget(self) -> None:
         """Let go of all; for tests."""

@@ -273,5 +273,5 @@ def answered(call: Any, status: int) -> None:
 
 def tensors(types: Sequence[Type | None]) -> list[Tensor] | None:
     """The types, if every one is a tensor of numbers; else None."""
-    found = [t for t in types if isinstance(t, Tensor) and t.dtype is not DType.STRING]
-    return found if len(found) == len(types) else None
+    numeric = [t for t in types if isinstance(t, Tensor) and t.dtype is not DType.STRING]
+    return numeric if len(numeric) == len(types) else None

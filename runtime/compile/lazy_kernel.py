@@ -31,8 +31,8 @@ class LazyKernel:
         """The kernel itself."""
         if self._kernel is None:
             module, _, attribute = self.source.rpartition(".")
-            found: Any = getattr(import_module(module), attribute)
-            self._kernel = cast(Kernel, found() if isinstance(found, type) else found)
+            factory: Any = getattr(import_module(module), attribute)
+            self._kernel = cast(Kernel, factory() if isinstance(factory, type) else factory)
         return self._kernel
 
     def serves(self, node: Node) -> bool:

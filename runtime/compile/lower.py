@@ -17,7 +17,7 @@ from .order import LARGEST, ORDERS, Order, as_given, needs
 from .program import Port, Program, ProgramStep, sharings
 from .queries import LayoutHistory
 from .recipe import Lowered, Recipe
-from .selection import StepBuilder, layout_wishes
+from .selection import StepBuilder, layout_preferences
 from .target import Target
 
 
@@ -191,8 +191,8 @@ def _planned(
             return again
     # states are written after their last reader, which only the order of the graph promises
     free = options.reorder and not fixed and 3 <= len(steps) <= LARGEST
-    found = [(order, planned(order(steps, sizes))) for order in (ORDERS if free else (as_given,))]
-    order, best = min(found, key=lambda f: f[1][2].size)
+    candidates = [(order, planned(order(steps, sizes))) for order in (ORDERS if free else (as_given,))]
+    order, best = min(candidates, key=lambda f: f[1][2].size)
     learned.orders[outputs] = order, best[2].attempt
     return best
 
@@ -226,11 +226,11 @@ def _plain(type: Type) -> Type:
 
 def _own_outputs(graph: Graph) -> Graph:
     """Give every output a value of its own: copies of inputs, constants, outer values and repeated outputs."""
-    made = {o for n in graph.nodes for o in n.outputs}
+    computed = {o for n in graph.nodes for o in n.outputs}
     types = dict(graph.types)
     nodes, outputs = list(graph.nodes), []
     for i, value in enumerate(graph.outputs):
-        if value in made and value not in outputs and not any(s.output == value for s in graph.states):
+        if value in computed and value not in outputs and not any(s.output == value for s in graph.states):
             outputs.append(value)
             continue
         copy = f"{value}@out{i}"
@@ -243,15 +243,15 @@ def _own_outputs(graph: Graph) -> Graph:
 def exchanged(graph: Graph) -> dict[str, str]:
     """The key under which the store has the bytes of a value: what an Emit reads, if nobody else does, what it makes,
     and what the Await makes."""
-    uses, found = graph.uses(), dict[str, str]()
+    uses, keys = graph.uses(), dict[str, str]()
     for node in graph.nodes:
         if node.domain == DOMAIN and node.op in (EMIT, AWAIT):
             key = str(node.attrs["key"])
             if node.op == EMIT or node.attrs.get("verb", SUM) == SUM:  # else the answer has another size
-                found[node.outputs[0]] = key
+                keys[node.outputs[0]] = key
             if node.op == EMIT and uses.get(node.inputs[0]) == 1:
-                found[node.inputs[0]] = key
-    return found
+                keys[node.inputs[0]] = key
+    return keys
 
 
 def _selected(
@@ -265,17 +265,17 @@ def _selected(
     """The steps of the nodes, with the types of what reordering adds."""
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
     plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
-    types, wishes = dict(graph.types), layout_wishes(graph, plain)
-    made = StepBuilder(options.target, options.spec, types, constants, packed, plain, wishes, learned.history)
-    made.look_ahead(graph.nodes)
+    types, preferences = dict(graph.types), layout_preferences(graph, plain)
+    builder = StepBuilder(options.target, options.spec, types, constants, packed, plain, preferences, learned.history)
+    builder.look_ahead(graph.nodes)
     for node in graph.nodes:
         bodies = {
             attr: _lower(b.but(types=graph.types), options.inside, b.outputs, constants, packed, learned)
             for attr, b in node.bodies.items()
         }
         captures = [c for b in bodies.values() for c in b.captures]
-        made.add(node, bodies, not dynamic.isdisjoint((*node.inputs, *node.outputs, *captures)))
-    return made
+        builder.add(node, bodies, not dynamic.isdisjoint((*node.inputs, *node.outputs, *captures)))
+    return builder
 
 
 def _with_states(

@@ -32,10 +32,10 @@ def greedy(steps: Sequence[ProgramStep], nbytes: Mapping[str, int]) -> list[int]
     for step in steps:
         for name in step.reads():
             readers[name] = readers.get(name, 0) + 1
-    made = [sum([nbytes.get(o, 0) for o in step.writes()]) for step in steps]
+    written = [sum([nbytes.get(o, 0) for o in step.writes()]) for step in steps]
 
     def growth(i: int) -> int:
-        return made[i] - sum([nbytes.get(n, 0) for n in steps[i].reads() if readers[n] == 1])
+        return written[i] - sum([nbytes.get(n, 0) for n in steps[i].reads() if readers[n] == 1])
 
     ready = [i for i, n in enumerate(waiting) if not n]
     done: list[int] = []
@@ -59,11 +59,11 @@ def deepest(steps: Sequence[ProgramStep], nbytes: Mapping[str, int]) -> list[int
     peak = [0] * len(steps)
     for i, b in enumerate(before):
         held = 0
-        made = sum(nbytes.get(o, 0) for o in steps[i].writes())
+        written = sum(nbytes.get(o, 0) for o in steps[i].writes())
         for j in sorted(b, key=lambda j: -peak[j]):
             peak[i] = max(peak[i], held + peak[j])
             held += sum(nbytes.get(o, 0) for o in steps[j].writes())
-        peak[i] = max(peak[i], held + made)
+        peak[i] = max(peak[i], held + written)
     done: list[int] = []
     seen: set[int] = set()
     read = {j for b in before for j in b}

@@ -158,8 +158,8 @@ class PaddedPrograms:
         for sizes in [s for s, served in [*self._served.items()] if served and served[0].executable is executable]:
             self._served.pop(sizes, None)
         for pattern in [*self.patterns]:
-            made = [(key, p) for key, p in [*pattern.programs.items()] if not isinstance(p, str)]
-            for key in [key for key, program in made if program.executable is executable]:
+            programs = [(key, p) for key, p in [*pattern.programs.items()] if not isinstance(p, str)]
+            for key in [key for key, program in programs if program.executable is executable]:
                 pattern.programs.pop(key, None)
 
     def _another(self, types: Mapping[str, Type]) -> Iterator[SizePattern]:
@@ -222,16 +222,18 @@ class PaddedPrograms:
         graph, state = padded_graph(source.traced, source.normal, source.open, values, source.caches)
         typed = simplified(infer(graph, budget=budget), options, budget)
         known = bool(chains)
-        bound = executable_of(fused(typed, options, budget, chains), options, self.names, self.learned)
-        if known and declined(bound):
+        executable = executable_of(fused(typed, options, budget, chains), options, self.names, self.learned)
+        if known and declined(executable):
             chains.clear()
-            bound = executable_of(fused(typed, options, budget, chains), options, self.names, self.learned)
+            executable = executable_of(fused(typed, options, budget, chains), options, self.names, self.learned)
         sized = source.traced.sized
         sources = [place for place, _, _ in state.places.values() if isinstance(place, str)]
         wanted = tuple(dict.fromkeys(n for n in (*graph.inputs, *sources) if n in sized.outputs))
         sized = prune(sized.but(outputs=wanted))
         facts = SizeFacts.of(state, tuple(zip(self.names, graph.outputs, strict=True)))
-        return PaddedProgram(bound, facts, sized.nodes, sized.initializers, self.names, Growing.of(bound.program))
+        return PaddedProgram(
+            executable, facts, sized.nodes, sized.initializers, self.names, Growing.of(executable.program)
+        )
 
 
 def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: Budget) -> SizePattern:
@@ -247,9 +249,9 @@ def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: 
     if values is None:
         raise NoTemplate("its own sizes do not meet its guards")
     normal = NormalSizes(trace.symbols.trace)
-    found = {s for name, axis in trace.symbols.places for s in open_symbols(trace, normal, name, axis)}
+    candidates = {s for name, axis in trace.symbols.places for s in open_symbols(trace, normal, name, axis)}
     walked = [normal.of(dim) for dim in walked_axes(trace)]
-    symbols = sorted(found.union(*(normal.symbols(size) for size in walked if not isinstance(size, int))))
+    symbols = sorted(candidates.union(*(normal.symbols(size) for size in walked if not isinstance(size, int))))
     reasons: list[str] = []
     for count in range(len(symbols), 0, -1):
         for open in combinations(symbols, count):

@@ -57,7 +57,7 @@ def planned_size(size: int, *, rows: bool) -> int:
 
 
 @dataclass(slots=True)
-class Lying:
+class PaddedValue:
     """A value of the padded graph: its axes, and the number that fills the padding of an axis, where that is known for
     all elements that count in the other axes."""
 
@@ -96,7 +96,7 @@ class PaddedGraph:
     caches: CacheSizes
     nodes: list[Node] = field(default_factory=list[Node])
     constants: dict[str, Array] = field(default_factory=dict[str, Array])
-    known: dict[str, Lying] = field(default_factory=dict[str, Lying])
+    known: dict[str, PaddedValue] = field(default_factory=dict[str, PaddedValue])
     counts: dict[Terms, str] = field(default_factory=dict[Terms, str])
     numbers: dict[str, Array] = field(default_factory=dict[str, Array])
     shares: dict[str, tuple[Terms, ...]] = field(default_factory=dict[str, tuple[Terms, ...]])
@@ -152,14 +152,14 @@ class PaddedGraph:
 
     # -- values -----------------------------------------------------------------------------------------------------
 
-    def value(self, name: str) -> Lying:
+    def value(self, name: str) -> PaddedValue:
         """A value that a node reads; what is an array of sizes becomes an input if these are rounded up."""
         known = self.known.get(name)
         if known is None:
             known = self.known[name] = self._constant(name)
         return known
 
-    def _constant(self, name: str) -> Lying:
+    def _constant(self, name: str) -> PaddedValue:
         array = self.traced.graph.initializers[name]
         if is_symbolic(array):
             sizes = [self.normal.of(v) for v in array.ravel().tolist()]
@@ -167,9 +167,9 @@ class PaddedGraph:
                 self.numbers[name] = array
             else:
                 self.constants[name] = concrete(self.normal.trace, self.values)(array)
-            return Lying(DType.INT64, tuple(map(self.axis_of, array.shape)))
+            return PaddedValue(DType.INT64, tuple(map(self.axis_of, array.shape)))
         self.constants[name] = array
-        return Lying(DType.of(array.dtype), tuple(map(self.axis_of, array.shape)))
+        return PaddedValue(DType.of(array.dtype), tuple(map(self.axis_of, array.shape)))
 
     def array(self, sizes: Sequence[Size], shape: tuple[int, ...]) -> str:
         """The name of an input whose elements are true sizes."""
@@ -177,27 +177,27 @@ class PaddedGraph:
         array[:] = [n if isinstance(n, int) else SymbolicSize(self.normal.trace, n) for n in sizes]
         name = f"{OWN}number{len(self.numbers)}"
         self.numbers[name] = array.reshape(shape)
-        self.known[name] = Lying(DType.INT64, tuple(map(self.axis_of, shape)))
+        self.known[name] = PaddedValue(DType.INT64, tuple(map(self.axis_of, shape)))
         return name
 
     def place(self, source: str, axes: Sequence[Axis], *, each: bool = False) -> str:
         """The name of an input with indices into an axis with padding, which `source` tells as if there were none: a
         constant, or what follows from sizes; `each`: one for each of several axes. Raises NotPadded for what data
         tell."""
-        lying = self.value(source)
+        padded = self.value(source)
         array = self.constants.get(source, self.numbers.get(source))
         if array is None and source not in self.traced.graph.inputs[self.given :]:
             raise NotPadded(f"data tell indices into an axis with padding: {source!r}")
         name = f"{OWN}places{len(self.places)}"
         self.places[name] = (source if array is None else array), tuple(axes), each
-        self.known[name] = Lying(DType.INT64, lying.axes, dict.fromkeys(range(len(lying.axes)), 0.0))
+        self.known[name] = PaddedValue(DType.INT64, padded.axes, dict.fromkeys(range(len(padded.axes)), 0.0))
         return name
 
     def share(self, sizes: Sequence[Terms]) -> str:
         """The name of an input that tells how many elements are planned for each that counts."""
         name = f"{OWN}share{len(self.shares)}"
         self.shares[name] = tuple(sizes)
-        self.known[name] = Lying(DType.DOUBLE, ())
+        self.known[name] = PaddedValue(DType.DOUBLE, ())
         return name
 
     def count(self, terms: Terms) -> str:
@@ -224,7 +224,7 @@ class PaddedGraph:
         self,
         node: Node,
         inputs: Sequence[str],
-        results: Mapping[str, Lying],
+        results: Mapping[str, PaddedValue],
         *,
         op: str = "",
         domain: str | None = None,
@@ -244,22 +244,21 @@ class PaddedGraph:
 
     def filled(self, node: Node, name: str, axis: int, value: float) -> str:
         """The value with its padding along an axis overwritten."""
-        lying = self.value(name)
-        if lying.fills.get(axis) == value or not self.pads(lying.axes[axis]):
+        padded = self.value(name)
+        if padded.fills.get(axis) == value or not self.pads(padded.axes[axis]):
             return name
-        for i, size in enumerate(lying.axes[axis]):
+        for i, size in enumerate(padded.axes[axis]):
             if not self.padded(size):
                 continue
             assert not isinstance(size, int)
-            (outer,) = self.sizes([lying.axes[axis][:i]])
-            if self.sizes([lying.axes[axis][i + 1 :]]) != (1,):  # rows of this size are blocks: seen as an axis more
+            (outer,) = self.sizes([padded.axes[axis][:i]])
+            if self.sizes([padded.axes[axis][i + 1 :]]) != (1,):  # rows of this size are blocks: seen as an axis more
                 raise NotPadded(f"padding of {name!r} lies between elements of axis {axis}")
             result = f"{OWN}{len(self.nodes)}"
-            fills = {axis: value} if len(lying.axes[axis]) == 1 else {}
-            self.emit(
-                node, (name, self.count(size)), {result: Lying(lying.dtype, lying.axes, {**lying.fills, **fills})},
-                op="FillTail", domain="mezzo", attrs={"axis": axis, "outer": outer, "value": value},
-            )  # fmt: skip
+            fills = {axis: value} if len(padded.axes[axis]) == 1 else {}
+            filled = PaddedValue(padded.dtype, padded.axes, {**padded.fills, **fills})
+            attrs = {"axis": axis, "outer": outer, "value": value}
+            self.emit(node, (name, self.count(size)), {result: filled}, op="FillTail", domain="mezzo", attrs=attrs)
             name = result
         return name
 

@@ -15,7 +15,7 @@ from ...ops.core.rules import bounds
 from ...ops.symbolic import Terms
 from ...ops.types import DType
 from ..ir.graph import Graph, Node
-from .padding import Axis, CacheSizes, Lying, NotPadded, PaddedGraph
+from .padding import Axis, CacheSizes, NotPadded, PaddedGraph, PaddedValue
 from .sizes import NormalSizes, Size, as_terms, minus, over, times
 from .template import Traced
 
@@ -66,7 +66,7 @@ def typed(g: PaddedGraph, node: Node) -> list[tuple[Size, ...]]:
     return [tuple(map(g.normal.of, g.dims_of(name))) for name in filter(None, node.outputs)]
 
 
-def operands(g: PaddedGraph, node: Node) -> list[Lying | None]:
+def operands(g: PaddedGraph, node: Node) -> list[PaddedValue | None]:
     return [g.value(n) if n else None for n in node.inputs]
 
 
@@ -81,7 +81,7 @@ def unpadded(g: PaddedGraph, node: Node) -> None:
     for name, dtype, sizes in zip(filter(None, node.outputs), dtypes(g, node), typed(g, node), strict=False):
         if any(map(g.padded, sizes)):
             raise refused(node, "its result follows a size that is rounded up")
-        outputs[name] = Lying(dtype, tuple(() if s == 1 else (s,) for s in sizes))
+        outputs[name] = PaddedValue(dtype, tuple(() if s == 1 else (s,) for s in sizes))
     if len(outputs) < sum(map(bool, node.outputs)):
         raise refused(node, "a result is no tensor")
     g.emit(node, node.inputs, outputs)
@@ -100,7 +100,7 @@ def broadcast(node: Node, *shapes: Sequence[Axis]) -> tuple[Axis, ...]:
     return tuple(result)
 
 
-def zero_stays(node: Node, x: Lying) -> bool:
+def zero_stays(node: Node, x: PaddedValue) -> bool:
     """True if an operator of one operand makes 0 of 0."""
     if not x.dtype.floating:
         return False
@@ -113,19 +113,19 @@ def elementwise(g: PaddedGraph, node: Node) -> None:
     """Operators on each element: the padding stays where it is, and holds anything."""
     xs = [x for x in operands(g, node) if x is not None]
     if node.record.partial and any(not x.dtype.floating and any(map(g.pads, x.axes)) for x in xs):
-        raise refused(node, "padding could hold whole numbers that it fails for")
+        raise refused(node, "padding could hold integers that it fails for")
     axes = broadcast(node, *(x.axes for x in xs))
     fills = {a: v for a, v in xs[0].fills.items() if v == 0} if len(xs) == 1 else {}
     fills = fills if fills and zero_stays(node, xs[0]) else {}
     results = zip(node.outputs, dtypes(g, node), strict=True)
-    g.emit(node, node.inputs, {o: Lying(dtype, axes, dict(fills)) for o, dtype in results})
+    g.emit(node, node.inputs, {o: PaddedValue(dtype, axes, dict(fills)) for o, dtype in results})
 
 
 @rule_for("Cast")
 def cast(g: PaddedGraph, node: Node) -> None:
     x, (dtype,) = g.value(node.inputs[0]), dtypes(g, node)
     fills = {a: v for a, v in x.fills.items() if v == 0 and DType.STRING not in (x.dtype, dtype)}
-    g.emit(node, node.inputs, {node.outputs[0]: Lying(dtype, x.axes, fills)})
+    g.emit(node, node.inputs, {node.outputs[0]: PaddedValue(dtype, x.axes, fills)})
 
 
 @rule_for("Transpose")
@@ -133,7 +133,7 @@ def transpose(g: PaddedGraph, node: Node) -> None:
     x = g.value(node.inputs[0])
     perm = node.attrs.get("perm") or tuple(reversed(range(len(x.axes))))
     fills = {perm.index(a): v for a, v in x.fills.items()}
-    g.emit(node, node.inputs, {node.outputs[0]: Lying(x.dtype, tuple(x.axes[p] for p in perm), fills)})
+    g.emit(node, node.inputs, {node.outputs[0]: PaddedValue(x.dtype, tuple(x.axes[p] for p in perm), fills)})
 
 
 def view(g: PaddedGraph, node: Node) -> None:
@@ -143,7 +143,7 @@ def view(g: PaddedGraph, node: Node) -> None:
     axes = regrouped(g, node, [s for axis in x.axes for s in axis], sizes)
     whole = {axis: i for i, axis in enumerate(axes) if g.pads(axis)}
     fills = {whole[x.axes[a]]: v for a, v in x.fills.items() if axes.count(x.axes[a]) == 1 == x.axes.count(x.axes[a])}
-    result = {node.outputs[0]: Lying(x.dtype, axes, fills)}
+    result = {node.outputs[0]: PaddedValue(x.dtype, axes, fills)}
     if node.op == "Identity":
         g.emit(node, node.inputs, result)
     else:
@@ -162,13 +162,13 @@ def regrouped(g: PaddedGraph, node: Node, factors: Sequence[Size], sizes: Sequen
             if not left:
                 raise refused(node, "sizes do not divide")
             first = left[0]
-            rest = over(size, first)
-            if rest is not None:
+            quotient = over(size, first)
+            if quotient is not None:
                 axis.append(left.pop(0))
-                size = rest
+                size = quotient
                 continue
-            rest = None if g.padded(first) or g.padded(size) else over(first, size)
-            if rest is None:  # of two factors without padding, the outer one is split
+            quotient = None if g.padded(first) or g.padded(size) else over(first, size)
+            if quotient is None:  # of two factors without padding, the outer one is split
                 common = None if g.padded(first) else _common(g, first, size)
                 if common is None:
                     raise refused(node, f"size {size} is not made of {left}")
@@ -176,7 +176,7 @@ def regrouped(g: PaddedGraph, node: Node, factors: Sequence[Size], sizes: Sequen
                 left[0], size = over(first, common) or 1, over(size, common) or 1
                 continue
             axis.append(size)
-            left[0], size = rest, 1
+            left[0], size = quotient, 1
         axes.append(_joined(g, axis))
     if any(s != 1 for s in left):
         raise refused(node, f"sizes {left} are left")
@@ -209,7 +209,7 @@ def expand(g: PaddedGraph, node: Node) -> None:
     axes = broadcast(node, x.axes, _like(g, x.axes, sizes))
     shape = g.constant(np.array(g.sizes(axes), np.int64))
     fills = {a + len(axes) - len(x.axes): v for a, v in x.fills.items()}
-    g.emit(node, (node.inputs[0], shape), {node.outputs[0]: Lying(x.dtype, axes, fills)})
+    g.emit(node, (node.inputs[0], shape), {node.outputs[0]: PaddedValue(x.dtype, axes, fills)})
 
 
 def _like(g: PaddedGraph, axes: Sequence[Axis], sizes: Sequence[Size]) -> tuple[Axis, ...]:
@@ -227,8 +227,8 @@ def gather(g: PaddedGraph, node: Node) -> None:
         at = g.filled(node, at, i, 0.0)
     n = len(places.axes)
     fills = {a if a < axis else a + n - 1: v for a, v in x.fills.items() if a != axis}
-    lying = Lying(x.dtype, (*x.axes[:axis], *places.axes, *x.axes[axis + 1 :]), fills)
-    g.emit(node, (node.inputs[0], at), {node.outputs[0]: lying}, attrs={**node.attrs, "axis": axis})
+    padded = PaddedValue(x.dtype, (*x.axes[:axis], *places.axes, *x.axes[axis + 1 :]), fills)
+    g.emit(node, (node.inputs[0], at), {node.outputs[0]: padded}, attrs={**node.attrs, "axis": axis})
 
 
 @rule_for("GatherND")
@@ -243,8 +243,8 @@ def gather_nd(g: PaddedGraph, node: Node) -> None:
         at = g.place(at, x.axes[:count], each=True)
     for i in range(len(places.axes) - 1):
         at = g.filled(node, at, i, 0.0)
-    lying = Lying(x.dtype, (*places.axes[:-1], *x.axes[count:]))
-    g.emit(node, (node.inputs[0], at), {node.outputs[0]: lying})
+    padded = PaddedValue(x.dtype, (*places.axes[:-1], *x.axes[count:]))
+    g.emit(node, (node.inputs[0], at), {node.outputs[0]: padded})
 
 
 @rule_for("GatherElements")
@@ -257,7 +257,7 @@ def gather_elements(g: PaddedGraph, node: Node) -> None:
     at = g.place(node.inputs[1], x.axes[axis : axis + 1]) if g.pads(x.axes[axis]) else node.inputs[1]
     for i in range(len(places.axes)):
         at = g.filled(node, at, i, 0.0)
-    g.emit(node, (node.inputs[0], at), {node.outputs[0]: Lying(x.dtype, places.axes)})
+    g.emit(node, (node.inputs[0], at), {node.outputs[0]: PaddedValue(x.dtype, places.axes)})
 
 
 @rule_for("Slice")
@@ -272,14 +272,14 @@ def sliced(g: PaddedGraph, node: Node) -> None:
     steps = g.ints(names[3]) if names[3] else [1] * len(starts)
     if not axes or steps is None:
         raise refused(node, "its axes are not known")
-    name, lying = node.inputs[0], g.value(node.inputs[0])
+    name, padded = node.inputs[0], g.value(node.inputs[0])
     dims = g.dims_of(name)
     axes = [a % len(dims) for a in axes]
     for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes, steps, strict=True):
-        size, former = sizes[axis], lying.axes[axis]
+        size, former = sizes[axis], padded.axes[axis]
         begin = bounds(dims[axis], start, end, step)[0]
-        fills = {a: v for a, v in lying.fills.items() if a != axis}
-        cut = Lying(lying.dtype, replaced(lying.axes, axis, () if size == 1 else (size,)), fills)
+        fills = {a: v for a, v in padded.fills.items() if a != axis}
+        cut = PaddedValue(padded.dtype, replaced(padded.axes, axis, () if size == 1 else (size,)), fills)
         result = node.outputs[0] if axis == axes[-1] else f"{node.outputs[0]}@{axis}"
         if not g.pads(former):
             first, stop = g.normal.of(start), g.normal.of(end)
@@ -287,18 +287,18 @@ def sliced(g: PaddedGraph, node: Node) -> None:
                 raise refused(node, "its ends follow a size that is rounded up")
             where = [g.planned(first), g.planned(stop), axis, step]
         elif step == 1 and g.normal.of(begin) == 0 and g.padded(size) and len(former) == 1:
-            cut.fills = {**lying.fills} if former == (size,) else fills
+            cut.fills = {**padded.fills} if former == (size,) else fills
             where = [0, g.planned(size), axis, step]
         elif step == 1 and isinstance(size, int) and len(former) == 1:
             places = g.place(g.array([g.normal.of(begin + i) for i in range(size)], (size,)), [former])
             g.emit(node, (name, places), {result: cut}, op="Gather", attrs={"axis": axis})
-            name, lying = result, cut
+            name, padded = result, cut
             continue
         else:
             raise refused(node, f"a part of an axis with padding, {former} from {start} to {end} by {step}")
         ins = [g.constant(np.array([n], np.int64)) for n in where]
         g.emit(node, (name, *ins), {result: cut}, op="Slice", attrs={})
-        name, lying = result, cut
+        name, padded = result, cut
 
 
 def replaced(axes: tuple[Axis, ...], at: int, axis: Axis) -> tuple[Axis, ...]:
@@ -316,7 +316,7 @@ def concat(g: PaddedGraph, node: Node) -> None:
     if not any(g.pads(x.axes[axis]) for x in xs) and not g.padded(sizes[axis]):
         fills = {a: v for a, v in xs[0].fills.items() if a != axis and all(x.fills.get(a) == v for x in xs)}
         axes = replaced(others, axis, () if sizes[axis] == 1 else (sizes[axis],))
-        g.emit(node, node.inputs, {node.outputs[0]: Lying(xs[0].dtype, axes, fills)})
+        g.emit(node, node.inputs, {node.outputs[0]: PaddedValue(xs[0].dtype, axes, fills)})
         return
     if any(len(x.axes[axis]) > 1 for x in xs):
         raise refused(node, "several sizes are one axis")
@@ -325,7 +325,7 @@ def concat(g: PaddedGraph, node: Node) -> None:
     axes = replaced(others, axis, (sizes[axis],))
     fills = {a: v for a, v in xs[0].fills.items() if a != axis and v == 0 and all(x.fills.get(a) == v for x in xs)}
     g.emit(
-        node, (counts, *node.inputs), {node.outputs[0]: Lying(xs[0].dtype, axes, {**fills, axis: 0.0})},
+        node, (counts, *node.inputs), {node.outputs[0]: PaddedValue(xs[0].dtype, axes, {**fills, axis: 0.0})},
         op="ConcatHeads", domain="mezzo", attrs={"axis": axis, "size": g.planned(sizes[axis])},
     )  # fmt: skip
 
@@ -340,7 +340,7 @@ def split(g: PaddedGraph, node: Node) -> None:
     g_outputs = {}
     for name, sizes in zip(filter(None, node.outputs), typed(g, node), strict=True):
         axes = replaced(x.axes, axis, () if sizes[axis] == 1 else (sizes[axis],))
-        g_outputs[name] = Lying(x.dtype, axes, dict(fills))
+        g_outputs[name] = PaddedValue(x.dtype, axes, dict(fills))
     operands(g, node)
     g.emit(node, node.inputs, g_outputs)
 
@@ -356,7 +356,7 @@ def matmul(g: PaddedGraph, node: Node) -> None:
     names = [g.filled(node, names[0], deep, 0.0), g.filled(node, names[1], along, 0.0)]
     batch = broadcast(node, a.axes[:-2], b.axes[:-2]) if len(a.axes) > 2 or len(b.axes) > 2 else ()
     axes = (*batch, *a.axes[-2:-1], *(b.axes[-1:] if len(b.axes) > 1 else ()))
-    g.emit(node, names, {node.outputs[0]: Lying(dtypes(g, node)[0], axes)})
+    g.emit(node, names, {node.outputs[0]: PaddedValue(dtypes(g, node)[0], axes)})
 
 
 @rule_for("Gemm")
@@ -370,7 +370,7 @@ def gemm(g: PaddedGraph, node: Node) -> None:
     axes = (a.axes[1 - deep], b.axes[1 - along])
     if c and broadcast(node, axes, c[0].axes) != axes:
         raise refused(node, "what is added has other axes")
-    g.emit(node, names, {node.outputs[0]: Lying(dtypes(g, node)[0], axes)})
+    g.emit(node, names, {node.outputs[0]: PaddedValue(dtypes(g, node)[0], axes)})
 
 
 @rule_for("Softmax", "LogSoftmax")
@@ -379,7 +379,7 @@ def softmax(g: PaddedGraph, node: Node) -> None:
     axis = int(node.attrs.get("axis", -1)) % len(x.axes)
     name = g.filled(node, node.inputs[0], axis, -np.inf)
     fills = {axis: 0.0 if node.op == "Softmax" else -np.inf} if g.pads(x.axes[axis]) and len(x.axes[axis]) == 1 else {}
-    g.emit(node, (name,), {node.outputs[0]: Lying(x.dtype, x.axes, fills)})
+    g.emit(node, (name,), {node.outputs[0]: PaddedValue(x.dtype, x.axes, fills)})
 
 
 def reduction(g: PaddedGraph, node: Node) -> None:
@@ -396,20 +396,27 @@ def reduction(g: PaddedGraph, node: Node) -> None:
         name = g.filled(node, name, axis, node.record.neutral or 0.0)
     kept = bool(node.attrs.get("keepdims", 1))
     axes = tuple(() if a in over_axes else axis for a, axis in enumerate(x.axes) if kept or a not in over_axes)
-    lying = Lying(dtypes(g, node)[0], axes)
+    padded = PaddedValue(dtypes(g, node)[0], axes)
     inputs = (name, *node.inputs[1:])
-    padded = [s for a in over_axes for s in x.axes[a] if g.padded(s)]
-    if node.op != "ReduceMean" or not padded:
-        g.emit(node, inputs, {node.outputs[0]: lying})
+    rounded = [s for a in over_axes for s in x.axes[a] if g.padded(s)]
+    if node.op != "ReduceMean" or not rounded:
+        g.emit(node, inputs, {node.outputs[0]: padded})
         return
-    if not lying.dtype.floating:
-        raise refused(node, "a mean of whole numbers")
+    if not padded.dtype.floating:
+        raise refused(node, "a mean of integers")
     # the mean over all, times how many are planned, divided by how many count
     total, factor = f"{node.outputs[0]}@mean", f"{node.outputs[0]}@share"
-    g.emit(node, inputs, {total: lying}, op="ReduceMean")
-    share = g.share([as_terms(s) for s in padded])
-    g.emit(node, (share,), {factor: Lying(lying.dtype, ())}, op="Cast", domain="", attrs={"to": lying.dtype.onnx})
-    g.emit(node, (total, factor), {node.outputs[0]: lying}, op="Mul", domain="", attrs={})
+    g.emit(node, inputs, {total: padded}, op="ReduceMean")
+    share = g.share([as_terms(s) for s in rounded])
+    g.emit(
+        node,
+        (share,),
+        {factor: PaddedValue(padded.dtype, ())},
+        op="Cast",
+        domain="",
+        attrs={"to": padded.dtype.onnx},
+    )
+    g.emit(node, (total, factor), {node.outputs[0]: padded}, op="Mul", domain="", attrs={})
 
 
 @rule_for("LayerNormalization", "RMSNormalization")
@@ -423,7 +430,7 @@ def normalization(g: PaddedGraph, node: Node) -> None:
     reduced = (*x.axes[:axis], *((),) * (len(x.axes) - axis))
     shapes = [x.axes, reduced, reduced]
     kept = zip(node.outputs, dtypes(g, node), shapes, strict=False)
-    g.emit(node, node.inputs, {o: Lying(d, axes) for o, d, axes in kept if o})
+    g.emit(node, node.inputs, {o: PaddedValue(d, axes) for o, d, axes in kept if o})
 
 
 def rowwise(g: PaddedGraph, node: Node) -> None:
@@ -438,7 +445,7 @@ def rowwise(g: PaddedGraph, node: Node) -> None:
     named = zip(node.outputs, dtypes(g, node), strict=True)
     axes = [(*x.axes[:-1], () if sizes[-1] == 1 else (sizes[-1],)) for sizes in typed(g, node)]
     results = zip([(o, d) for o, d in named if o], axes, strict=True)
-    g.emit(node, node.inputs, {o: Lying(d, one) for (o, d), one in results})
+    g.emit(node, node.inputs, {o: PaddedValue(d, one) for (o, d), one in results})
 
 
 @rule_for("ArgMax", "ArgMin")
@@ -450,7 +457,7 @@ def places(g: PaddedGraph, node: Node) -> None:
         raise refused(node, "the axis that is looked through has padding")
     kept = bool(node.attrs.get("keepdims", 1))
     axes = tuple(() if a == axis else n for a, n in enumerate(x.axes) if kept or a != axis)
-    g.emit(node, node.inputs, {node.outputs[0]: Lying(DType.INT64, axes)})
+    g.emit(node, node.inputs, {node.outputs[0]: PaddedValue(DType.INT64, axes)})
 
 
 @rule_for("Trilu")
@@ -461,7 +468,7 @@ def triangle(g: PaddedGraph, node: Node) -> None:
     if any(len(axis) > 1 for axis in x.axes[-2:]) or any(d is not None and any(d.axes) for d in diagonal):
         raise refused(node, "several sizes are one axis")
     fills = {a: v for a, v in x.fills.items() if v == 0}
-    g.emit(node, node.inputs, {node.outputs[0]: Lying(x.dtype, x.axes, fills)})
+    g.emit(node, node.inputs, {node.outputs[0]: PaddedValue(x.dtype, x.axes, fills)})
 
 
 def padded_graph(
@@ -476,7 +483,7 @@ def padded_graph(
         assert isinstance(known, Tensor)
         axes = state.axes_of(name)
         fills = {} if INPUT_PADDING is None else {a: INPUT_PADDING for a, axis in enumerate(axes) if state.pads(axis)}
-        state.known[name] = Lying(known.dtype, axes, fills)
+        state.known[name] = PaddedValue(known.dtype, axes, fills)
     for node in source.nodes:
         rule_of(node)(state, node)
     for name in source.outputs:
@@ -517,8 +524,8 @@ def caches_of(state: PaddedGraph) -> CacheSizes:
             new |= state.normal.symbols(more)
     symbols: dict[bool, set[int]] = {True: new, False: set()}
     for name in source.inputs[: state.given]:
-        lying = state.known[name]
-        for size in (s for axis in lying.axes for s in axis if not isinstance(s, int)):
-            symbols[lying.dtype.floating] |= state.normal.symbols(size)
+        padded = state.known[name]
+        for size in (s for axis in padded.axes for s in axis if not isinstance(s, int)):
+            symbols[padded.dtype.floating] |= state.normal.symbols(size)
     masks = symbols[False] - symbols[True] if grown else ()
     return CacheSizes(grown, frozenset(masks), frozenset({*grown, *grown.values()}))

@@ -53,12 +53,12 @@ class ProgramStep:
 
     def reads(self) -> tuple[str, ...]:
         """Return every value that the step reads, those of its bodies included."""
-        found = self._reads
-        if found is None:
+        names = self._reads
+        if names is None:
             inside = [c for body in self.bodies.values() for c in body.captures]
-            found = tuple(dict.fromkeys([*filter(None, self.node.inputs), *inside]))
-            object.__setattr__(self, "_reads", found)
-        return found
+            names = tuple(dict.fromkeys([*filter(None, self.node.inputs), *inside]))
+            object.__setattr__(self, "_reads", names)
+        return names
 
     def writes(self) -> tuple[str, ...]:
         outputs = self.node.outputs
@@ -120,12 +120,12 @@ class Program:
 
     def all_steps(self) -> list[ProgramStep]:
         """The steps, those of bodies included, each before its bodies' own."""
-        found: list[ProgramStep] = []
+        steps: list[ProgramStep] = []
         for step in self.steps:
-            found.append(step)
+            steps.append(step)
             for body in step.bodies.values():
-                found += body.all_steps()
-        return found
+                steps += body.all_steps()
+        return steps
 
     @property
     def allocating(self) -> int:

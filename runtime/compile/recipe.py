@@ -24,7 +24,7 @@ from .cache_keys import few_elements, kind_of
 from .kernel import Choice, KernelRequest
 from .program import Program, ProgramStep, sharings
 from .queries import AsyncQueries, LayoutHistory
-from .selection import StepBuilder, Wishes, settled, wished_layouts
+from .selection import LayoutPreferences, StepBuilder, preferred_layouts, settled
 from .target import Target
 
 ARRANGEMENTS: Final = 4  # of one recipe: small inputs may be arranged best in another way than large ones
@@ -75,7 +75,7 @@ class Recipe:
     inputs: tuple[str, ...]
     constants: frozenset[str]
     copies: Mapping[str, str]
-    wishes: Wishes
+    preferences: LayoutPreferences
     preferred: Mapping[str, str]
     operands: tuple[Operand, ...]
     values: Mapping[str, int]
@@ -115,7 +115,7 @@ class Recipe:
             graph.inputs,
             frozenset(graph.initializers),
             {o: node.inputs[0] for node in own.nodes[len(graph.nodes) :] for o in node.outputs},
-            builder.wishes,
+            builder.preferences,
             builder.preferred_layouts,
             values={n: number(n, builder.types[n]) for n in program.types},
             questions=questions,
@@ -157,7 +157,7 @@ class Recipe:
         for copy, value in self.copies.items():
             known = types[value]
             types[copy] = known.forget() if isinstance(known, Tensor) else known
-        if wished_layouts(self.wishes, types) != self.preferred:
+        if preferred_layouts(self.preferences, types) != self.preferred:
             return None
         packed: dict[str, Array] = {}
         for copy, name, layout in self.packed:

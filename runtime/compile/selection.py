@@ -21,7 +21,7 @@ from .queries import AsyncQueries, LayoutHistory
 from .target import Target
 
 LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
-Wishes = tuple[tuple[str, Sequence[int] | None], ...]  # see `layout_wishes`
+LayoutPreferences = tuple[tuple[str, Sequence[int] | None], ...]  # see `layout_preferences`
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class StepBuilder:
     constants: Mapping[str, Array]
     packed: dict[str, Array]
     plain: set[str]
-    wishes: Wishes = ()
+    preferences: LayoutPreferences = ()
     history: LayoutHistory = field(default_factory=LayoutHistory)
     steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
     # the question of each step, and whether a layout was part of it or of the answer; None for reordering steps
@@ -48,7 +48,7 @@ class StepBuilder:
     _ahead: AsyncQueries = field(init=False)
 
     def __post_init__(self) -> None:
-        self.preferred_layouts = wished_layouts(self.wishes, self.types)
+        self.preferred_layouts = preferred_layouts(self.preferences, self.types)
         self._ahead = AsyncQueries(self.target, self.history)
 
     def look_ahead(self, nodes: Iterable[Node]) -> None:
@@ -111,8 +111,8 @@ class StepBuilder:
 
     def _preferred(self, output: str) -> Type:
         """The type of an output with the layout that its reader would like."""
-        known, wish = self.types[output], self.preferred_layouts.get(output, "")
-        return known.laid(wish) if wish and isinstance(known, Tensor) and output not in self.plain else known
+        known, layout = self.types[output], self.preferred_layouts.get(output, "")
+        return known.laid(layout) if layout and isinstance(known, Tensor) and output not in self.plain else known
 
     def _at_hand(self, name: str, layout: str, request: KernelRequest, index: int, choice: Choice) -> str:
         """The name under which an input lies in this layout."""
@@ -196,7 +196,7 @@ def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple
     )
 
 
-def layout_wishes(graph: Graph, named: Iterable[str]) -> Wishes:
+def layout_preferences(graph: Graph, named: Iterable[str]) -> LayoutPreferences:
     """Values whose only reader is a Transpose, and its order: in another layout the transposed value is row-major. None
     of `named` values, which others read."""
     uses = graph.uses()
@@ -206,14 +206,14 @@ def layout_wishes(graph: Graph, named: Iterable[str]) -> Wishes:
     )
 
 
-def wished_layouts(wishes: Wishes, types: Mapping[str, Type]) -> dict[str, str]:
+def preferred_layouts(preferences: LayoutPreferences, types: Mapping[str, Type]) -> dict[str, str]:
     """The layouts of values of these types that their readers would like best."""
     preferred: dict[str, str] = {}
-    for name, perm in wishes:
+    for name, perm in preferences:
         known = types.get(name)
         if isinstance(known, Tensor) and known.static and known.rank:
             order = perm or tuple(reversed(range(known.rank)))
-            wish = plain("".join(row_major(known.rank)[d] for d in order), known.sizes)
-            if wish:
-                preferred[name] = wish
+            layout = plain("".join(row_major(known.rank)[d] for d in order), known.sizes)
+            if layout:
+                preferred[name] = layout
     return preferred

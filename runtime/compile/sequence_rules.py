@@ -13,7 +13,7 @@ from ...ops.dataclasses import dataclass
 from ...ops.types import Array
 from ..ir.graph import Node
 from ..memory.shared_constants import derived
-from .padding import OWN, Axis, Lying, PaddedGraph
+from .padding import OWN, Axis, PaddedGraph, PaddedValue
 from .padding_rules import dtypes, operands, refused, replaced, rule_for, typed
 from .sizes import Size, as_terms, minus
 from .template import Traced
@@ -72,8 +72,8 @@ def recurrent(g: PaddedGraph, node: Node) -> None:
         if output and len(ways) > 1:
             axis = first if i else first + 1
             parts = [f"{output}@{d}" for d in range(len(ways))]
-            lying = g.value(parts[0])
-            both = Lying(lying.dtype, replaced(lying.axes, axis, (len(ways),)))
+            padded = g.value(parts[0])
+            both = PaddedValue(padded.dtype, replaced(padded.axes, axis, (len(ways),)))
             g.emit(node, parts, {output: both}, op="Concat", domain="", attrs={"axis": axis})
 
 
@@ -96,18 +96,18 @@ def as_it_is(g: PaddedGraph, node: Node, names: Sequence[str], at: StepAxes) -> 
     if inputs[LENGTHS]:
         inputs[LENGTHS] = g.filled(node, inputs[LENGTHS], 0, 0.0)
     directions, _, hidden = g.value(names[R]).axes
-    made = zip(node.outputs, _results(g, names, at, directions, hidden), strict=False)
-    results = {o: lying for o, lying in made if o}
+    results_padded = zip(node.outputs, _results(g, names, at, directions, hidden), strict=False)
+    results = {o: padded for o, padded in results_padded if o}
     g.emit(node, inputs[: len(node.inputs)], results)
 
 
-def _results(g: PaddedGraph, names: Sequence[str], at: StepAxes, directions: Axis, hidden: Axis) -> list[Lying]:
+def _results(g: PaddedGraph, names: Sequence[str], at: StepAxes, directions: Axis, hidden: Axis) -> list[PaddedValue]:
     """The states behind each step, and twice those behind the last one."""
     dtype = g.value(names[X]).dtype
     y = (at.batch, at.steps, directions, hidden) if at.first else (at.steps, directions, at.batch, hidden)
     last = (at.batch, directions, hidden) if at.first else (directions, at.batch, hidden)
     fills = {at.first: 0.0} if names[LENGTHS] and g.pads(at.steps) else {}
-    return [Lying(dtype, y, fills), Lying(dtype, last), Lying(dtype, last)]
+    return [PaddedValue(dtype, y, fills), PaddedValue(dtype, last), PaddedValue(dtype, last)]
 
 
 def one_way(g: PaddedGraph, node: Node, names: Sequence[str], at: StepAxes, d: int | None, back: bool) -> None:
@@ -126,33 +126,33 @@ def one_way(g: PaddedGraph, node: Node, names: Sequence[str], at: StepAxes, d: i
         inputs[X] = _reversed(g, node, inputs[X], at, f"{OWN}{len(g.nodes)}")
     if outputs[2]:
         inputs[X], inputs[W] = _closed_behind(g, node, inputs[X], inputs[W], attrs, at)
-    made = outputs[0] if outputs[0] and not back else f"{OWN}{len(g.nodes)}"
+    states = outputs[0] if outputs[0] and not back else f"{OWN}{len(g.nodes)}"
     y, _, last = _results(g, names, at, (), g.value(names[R]).axes[2])
-    results = {made: y}
+    results = {states: y}
     if outputs[2]:
-        results |= {f"{made}@last": last, outputs[2]: last}
+        results |= {f"{states}@last": last, outputs[2]: last}
     while not inputs[-1]:
         inputs.pop()
     g.emit(node, inputs, results, op=node.op, domain="", attrs=attrs)
     if outputs[1]:
         end = g.place(g.array([minus(terms, as_terms(1))], ()), [at.steps])
-        g.emit(node, (made, end), {outputs[1]: last}, op="Gather", domain="", attrs={"axis": at.first})
+        g.emit(node, (states, end), {outputs[1]: last}, op="Gather", domain="", attrs={"axis": at.first})
     if outputs[0] and back:
-        _reversed(g, node, made, at, outputs[0])
+        _reversed(g, node, states, at, outputs[0])
 
 
 def _reversed(g: PaddedGraph, node: Node, name: str, at: StepAxes, result: str) -> str:
     """The steps that count in the opposite order."""
-    lying, terms = g.value(name), as_terms(at.size)
-    turned = Lying(lying.dtype, lying.axes, {**lying.fills, at.first: 0.0})
+    padded, terms = g.value(name), as_terms(at.size)
+    turned = PaddedValue(padded.dtype, padded.axes, {**padded.fills, at.first: 0.0})
     g.emit(node, (name, g.count(terms)), {result: turned}, op="ReverseHead", domain="mezzo", attrs={"axis": at.first})
     return result
 
 
 def _part(g: PaddedGraph, node: Node, name: str, axis: int, d: int) -> str:
     """The part of weights or states that a direction has."""
-    lying = g.value(name)
-    result, one = f"{name}@{d}", Lying(lying.dtype, replaced(lying.axes, axis, ()))
+    padded = g.value(name)
+    result, one = f"{name}@{d}", PaddedValue(padded.dtype, replaced(padded.axes, axis, ()))
     array = g.constants.get(name)
     if array is not None and axis == 0:
         g.constants[result] = derived(array, f"direction {d}", lambda: array[d : d + 1])
@@ -166,7 +166,7 @@ def _part(g: PaddedGraph, node: Node, name: str, axis: int, d: int) -> str:
 def _closed_behind(g: PaddedGraph, node: Node, x: str, w: str, attrs: dict[str, Any], at: StepAxes) -> tuple[str, str]:
     """Sequences with one more feature, which is 1 in the padding, and weights for which it shuts the gates there: the
     cells of an LSTM stay as they are behind the last step that counts."""
-    weights, lying = g.constants.get(w), g.value(x)
+    weights, padded = g.constants.get(w), g.value(x)
     if weights is None or attrs.get("clip") or [*(attrs.get("activations") or USUAL)] != USUAL:
         raise refused(node, "its last cells are asked for, and gates of other functions or weights do not shut")
 
@@ -178,14 +178,14 @@ def _closed_behind(g: PaddedGraph, node: Node, x: str, w: str, attrs: dict[str, 
 
     wide = f"{w}@closed"
     g.constants[wide] = derived(weights, "closed", with_column)
-    g.known[wide] = Lying(lying.dtype, (*g.value(w).axes[:2], (weights.shape[2] + 1,)))
-    axes = (*lying.axes[:2], ())
-    told = g.constant(np.zeros(g.sizes(axes), lying.dtype.numpy))
-    g.known[told] = Lying(lying.dtype, axes)
+    g.known[wide] = PaddedValue(padded.dtype, (*g.value(w).axes[:2], (weights.shape[2] + 1,)))
+    axes = (*padded.axes[:2], ())
+    told = g.constant(np.zeros(g.sizes(axes), padded.dtype.numpy))
+    g.known[told] = PaddedValue(padded.dtype, axes)
     told = g.filled(node, told, at.first, 1.0)
     clean = g.filled(node, x, at.first, 0.0)
     result = f"{OWN}{len(g.nodes)}"
-    both = Lying(lying.dtype, replaced(lying.axes, 2, (weights.shape[2] + 1,)))
+    both = PaddedValue(padded.dtype, replaced(padded.axes, 2, (weights.shape[2] + 1,)))
     g.emit(node, (clean, told), {result: both}, op="Concat", domain="", attrs={"axis": 2})
     return result, wide
 
@@ -208,7 +208,7 @@ def best(g: PaddedGraph, node: Node) -> None:
         many = g.constant(np.array([g.planned(count)], np.int64))
     axes = replaced(x.axes, axis, () if count == 1 else (count,))
     kept = zip(node.outputs, dtypes(g, node), strict=False)
-    g.emit(node, (name, many), {o: Lying(d, axes) for o, d in kept if o})
+    g.emit(node, (name, many), {o: PaddedValue(d, axes) for o, d in kept if o})
 
 
 def _number(g: PaddedGraph, name: str) -> Size | None:
@@ -229,7 +229,7 @@ def running(g: PaddedGraph, node: Node) -> None:
         raise refused(node, "its axis is not known, or several sizes")
     if node.attrs.get("reverse", 0):
         name = g.filled(node, name, axis, float(node.op == "CumProd"))
-    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: Lying(x.dtype, x.axes)})
+    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: PaddedValue(x.dtype, x.axes)})
 
 
 @rule_for("DFT")
@@ -250,9 +250,9 @@ def transform(g: PaddedGraph, node: Node) -> None:
             raise refused(node, "its axis has several sizes")
         name = g.filled(node, name, axis, 0.0)
     (sizes,) = typed(g, node)
-    made = {a: () if sizes[a] == 1 else (sizes[a],) for a in (axis, len(sizes) - 1)}
-    lying = Lying(x.dtype, tuple(made.get(a, old) for a, old in enumerate(x.axes)))
-    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: lying})
+    changed = {a: () if sizes[a] == 1 else (sizes[a],) for a in (axis, len(sizes) - 1)}
+    padded = PaddedValue(x.dtype, tuple(changed.get(a, old) for a, old in enumerate(x.axes)))
+    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: padded})
 
 
 @rule_for("STFT")
@@ -274,11 +274,11 @@ def frames(g: PaddedGraph, node: Node) -> None:
         ends, axis = [g.constant(np.array([n], np.int64)) for n in (0, min(had, read))], g.constant(np.array([1]))
         cut, longer = f"{OWN}{len(g.nodes)}", f"{OWN}{len(g.nodes)}@"
         axes = replaced(x.axes, 1, (read,))
-        g.emit(node, (name, *ends, axis), {cut: Lying(x.dtype, axes)}, op="Slice", domain="", attrs={})
+        g.emit(node, (name, *ends, axis), {cut: PaddedValue(x.dtype, axes)}, op="Slice", domain="", attrs={})
         name = cut
         if read > had:
             more = g.constant(np.array([0, read - had], np.int64))
-            g.emit(node, (cut, more, "", axis), {longer: Lying(x.dtype, axes)}, op="Pad", domain="", attrs={})
+            g.emit(node, (cut, more, "", axis), {longer: PaddedValue(x.dtype, axes)}, op="Pad", domain="", attrs={})
             name = longer
     axes = (x.axes[0], *((() if s == 1 else (s,)) for s in sizes[1:]))
-    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: Lying(x.dtype, axes)})
+    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: PaddedValue(x.dtype, axes)})

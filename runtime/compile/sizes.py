@@ -50,11 +50,11 @@ class NormalSizes:
 
     def symbols(self, terms: Terms) -> set[int]:
         """The symbols of inputs that terms depend on, those behind quotients included."""
-        found = set[int]()
+        reached = set[int]()
         for s in {s for symbols, _ in terms for s in symbols}:
             parts = self.trace.quotients.get(s)
-            found |= {s} if parts is None else set().union(*(self.symbols(self._put_in(p)) for p in parts))
-        return found
+            reached |= {s} if parts is None else set().union(*(self.symbols(self._put_in(p)) for p in parts))
+        return reached
 
     def _put_in(self, terms: Terms) -> Terms:
         if not any(s in self._known for symbols, _ in terms for s in symbols):
@@ -71,11 +71,11 @@ class NormalSizes:
         """Express one symbol of terms that are 0 by the others."""
         for symbols, factor in reversed(terms):
             if len(symbols) == 1 and abs(factor) == 1 and sum(symbols[0] in others for others, _ in terms) == 1:
-                rest = tuple((m, -f * factor) for m, f in terms if m != symbols)
-                if self._reaches(rest, symbols[0]):
+                solution = tuple((m, -f * factor) for m, f in terms if m != symbols)
+                if self._reaches(solution, symbols[0]):
                     continue
-                self._known = {s: self._replaced(t, symbols[0], rest) for s, t in self._known.items()}
-                self._known[symbols[0]] = rest
+                self._known = {s: self._replaced(t, symbols[0], solution) for s, t in self._known.items()}
+                self._known[symbols[0]] = solution
                 return
 
     def _reaches(self, terms: Terms, symbol: int) -> bool:

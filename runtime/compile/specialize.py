@@ -94,9 +94,9 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
     templates, chains = compiled.templates, compiled.chains
     graph = templates.graph(compiled.graph, types)
     if graph is not None:
-        bound = _bound(graph, compiled)
-        if not declined(bound):
-            return bound
+        executable = _executable(graph, compiled)
+        if not declined(executable):
+            return executable
         templates.drop("a kernel declined what it had taken for other sizes")
         chains.clear()
     options, budget = compiled.options, compiled.budget
@@ -104,13 +104,13 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
     for file in compiled.files:
         file.give_back()
     known = bool(chains)
-    bound = _bound(fused(typed, options, budget, chains), compiled)
-    if known and declined(bound):
+    executable = _executable(fused(typed, options, budget, chains), compiled)
+    if known and declined(executable):
         chains.clear()
-        bound = _bound(fused(typed, options, budget, chains), compiled)
-    templates.planned(types, bound.graph)
-    return bound
+        executable = _executable(fused(typed, options, budget, chains), compiled)
+    templates.planned(types, executable.graph)
+    return executable
 
 
-def _bound(graph: Graph, compiled: Compiled) -> Executable:
+def _executable(graph: Graph, compiled: Compiled) -> Executable:
     return executable_of(graph, compiled.options, compiled.outputs, compiled.learned)

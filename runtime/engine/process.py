@@ -60,11 +60,11 @@ def _at_exit(engine: Engine) -> None:
 
 def _causes(error: BaseException | None) -> list[BaseException]:
     """An error and those behind it."""
-    made = list[BaseException]()
-    while error is not None and error not in made:
-        made.append(error)
+    causes = list[BaseException]()
+    while error is not None and error not in causes:
+        causes.append(error)
         error = error.__cause__ or error.__context__
-    return made
+    return causes
 
 
 def _forked() -> None:

@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, found, path = text.rpartition("=")
-    if not found:
+    name, equals, path = text.rpartition("=")
+    if not equals:
         raise InputError(f"{text!r} is not NAME=FILE.npy", hint="write for example --input x=x.npy")
     return name, path
 

@@ -32,7 +32,7 @@ def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None =
     no reason, and most sessions never need that. If it stays down then, there was none."""
     if not session._careful:
         session._careful = True
-        session._seats.forget_replays()
+        session._arenas.forget_replays()
         return session.run(feeds, observe=observe, **options)
     met = Met(observe, session.device)
     try:
@@ -43,7 +43,7 @@ def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None =
         with muted():
             return session.run(feeds, observe=observe, **options)
     session._alarms += 1
-    runs = session._seats.counts()[0]  # both runs of each alarm are counted
+    runs = session._arenas.counts()[0]  # both runs of each alarm are counted
     session._often = session._alarms > FEW and session._alarms * 3 > runs
     return answer
 
@@ -88,10 +88,10 @@ def exact(session: Session) -> Session:
     """The session with programs that keep NaN and infinities in each step, in the same arenas; made once."""
     with session.planning:
         if session._exact is None:
-            made = session._exact = object.__new__(type(session))
-            vars(made).update(vars(session))
-            made._options, made._stored = replace(session._options, nan="exact"), None
-            made._compiled, made._bound, made._known = {}, {}, {}
-            made._fitting = session._fitting.afresh()
-            made._latest, made._again, made._direct, made._often = None, None, None, False
+            rerun = session._exact = object.__new__(type(session))
+            vars(rerun).update(vars(session))
+            rerun._options, rerun._stored = replace(session._options, nan="exact"), None
+            rerun._compiled, rerun._executables, rerun._known = {}, {}, {}
+            rerun._fitting = session._fitting.afresh()
+            rerun._latest, rerun._again, rerun._direct, rerun._often = None, None, None, False
         return session._exact

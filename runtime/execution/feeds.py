@@ -187,12 +187,12 @@ def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, st
 
 def _misplaced(name: str, want: Tensor, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> list[str]:
     """Return what is wrong with a shape of the right rank."""
-    found = []
+    conflicts = []
     for axis, (dim, size) in enumerate(zip(want.dims or (), shape, strict=False)):
         if isinstance(dim, int) and dim != size:
-            found.append(f"input {name!r} has {size} in axis {axis}, expected {dim} ({want})")
+            conflicts.append(f"input {name!r} has {size} in axis {axis}, expected {dim} ({want})")
         elif isinstance(dim, str):
             before = sizes.setdefault(dim, (size, name))
             if before[0] != size:
-                found.append(f"dim {dim!r} is {before[0]} in input {before[1]!r} and {size} in input {name!r}")
-    return found
+                conflicts.append(f"dim {dim!r} is {before[0]} in input {before[1]!r} and {size} in input {name!r}")
+    return conflicts

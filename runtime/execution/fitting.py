@@ -12,7 +12,7 @@ from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
 from ...ops.types import Type
 from ..compile.buckets import Buckets, check_buckets, cut, padded
-from ..compile.collection import uncollected
+from ..compile.collection import collection_paused
 from ..compile.executable import Executable
 from ..compile.growing import GrowingArray, plain
 from ..compile.program import Port
@@ -148,7 +148,7 @@ class ProvenBuckets:
     ) -> tuple[PaddedProgram, tuple[int, ...]] | None:
         """The same for inputs of these types, planned if they were not met before."""
         programs = self.programs(session, outputs)
-        with session.planning, uncollected():
+        with session.planning, collection_paused():
             served = programs.serve(types, as_they_are=session.lies_ready(outputs, types))
         if served is not None:
             self.keep(session, programs, served[0])
@@ -166,10 +166,10 @@ def _programs(session: Session, outputs: tuple[str, ...]) -> PaddedPrograms:
         assert session is not None  # whoever plans has it
         return session.compiled(outputs).graph
 
-    made = PaddedPrograms(graph, outputs, session._options, session.budget)
+    programs = PaddedPrograms(graph, outputs, session._options, session.budget)
     if stored is not None:
-        made.patterns += stored.patterns(session._options, outputs, session.budget)
-    return made
+        programs.patterns += stored.patterns(session._options, outputs, session.budget)
+    return programs
 
 
 def fitting(

@@ -15,7 +15,7 @@ from ...ops.types import Array
 from ..compile.executable import Executable
 from ..compile.kernel import answered
 from ..ir.interpreter import blaming
-from ..memory.allocate import fresh
+from ..memory.allocate import new_array
 from .instance import Instance
 
 FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
@@ -40,7 +40,7 @@ class Guard:
     that were left out; `counted` is true if the run needs a meter and a random key of its own, `guarded` if NumPy
     computes anything; `used` is when it ran last (see KeptPrograms)."""
 
-    bound: Executable
+    executable: Executable
     wanted: Wanted
     fed: FedKey
     names: tuple[str, ...]
@@ -51,10 +51,10 @@ class Guard:
     used: int
 
     @classmethod
-    def of(cls, bound: Executable, wanted: Wanted, fed: FedKey, arrays: Mapping[str, Any], used: int) -> Guard:
+    def of(cls, executable: Executable, wanted: Wanted, fed: FedKey, arrays: Mapping[str, Any], used: int) -> Guard:
         """Return the guard for runs like that of these arrays; `fed` is the key of those that the caller gave."""
         fed_names = {name for name, _, _ in fed}
-        program, steps = bound.program, bound.program.all_steps()
+        program, steps = executable.program, executable.program.all_steps()
         results: list[tuple[str, tuple[int, ...] | None, Any]] = []
         for port in program.outputs:
             if isinstance(port.type, Tensor) and port.type.static:
@@ -62,7 +62,7 @@ class Guard:
             else:
                 results.append((port.name, None, None))
         return cls(
-            bound,
+            executable,
             wanted,
             fed,
             tuple(arrays),
@@ -92,7 +92,7 @@ class Guard:
         results."""
         inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]
         buffers = [
-            None if sizes is None else own[name] if name in own else fresh(sizes, dtype, owner)
+            None if sizes is None else own[name] if name in own else new_array(sizes, dtype, owner)
             for name, sizes, dtype in self.results
         ]
         with np.errstate(all="ignore"):

@@ -437,10 +437,10 @@ def _lies_there(program: Program, step: ProgramStep) -> bool:
     for alias in aliases:
         if alias.kind != "view":
             return False
-        made, source = slots.get(node.outputs[alias.output]), slots.get(node.inputs[alias.input])
-        if made is None or source is None or not made.same_content(source):
+        result, source = slots.get(node.outputs[alias.output]), slots.get(node.inputs[alias.input])
+        if result is None or source is None or not result.same_content(source):
             return False
-        if made.offset != source.offset + alias.delta:
+        if result.offset != source.offset + alias.delta:
             return False
     return len({a.output for a in aliases}) == len(node.outputs)
 

@@ -25,18 +25,18 @@ SMALL_CONSTANT = 4 << 10
 def weakly(method: Callable[..., T], default: T) -> Callable[..., T]:
     """A call of a method that does not keep its object alive, and answers `default` once that is gone: sessions hold
     much, and are to end with their last reference."""
-    found = WeakMethod(method)
+    reference = WeakMethod(method)
 
     def call(*args: Any) -> T:
-        method = found()
+        method = reference()
         return default if method is None else method(*args)
 
     return call
 
 
-def call_bytes(bound: Executable) -> int:
+def call_bytes(executable: Executable) -> int:
     """Bytes of the calls of an instance."""
-    return CALL_BYTES * len(bound.program.steps)
+    return CALL_BYTES * len(executable.program.steps)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,44 +98,44 @@ class KeptPrograms:
             constants = self._constants.nbytes if len(self._kept) > 1 else 0
             return STEP_BYTES * self._steps + self._parts.nbytes + constants
 
-    def __contains__(self, bound: Executable) -> bool:
-        return bound in self._kept
+    def __contains__(self, executable: Executable) -> bool:
+        return executable in self._kept
 
-    def use(self, bound: Executable, forget: Callable[[], None]) -> bool:
+    def use(self, executable: Executable, forget: Callable[[], None]) -> bool:
         """Keep a program, or note that it is used again; return whether it is new. `forget` is called when it is
         dropped."""
         with self._lock:
-            kept = self._kept.get(bound)
+            kept = self._kept.get(executable)
             if kept is not None:
                 kept.used = self.clock
-                self._kept.move_to_end(bound)
+                self._kept.move_to_end(executable)
                 return False
             self.clock += 1
-            self._kept[bound] = kept = _Kept(self.clock, forget, _constants(bound), {})
-            self._steps += len(bound.program.all_steps())
+            self._kept[executable] = kept = _Kept(self.clock, forget, _constants(executable), {})
+            self._steps += len(executable.program.all_steps())
             self._constants.change(kept.constants, 1)
-            self._weigh(bound, kept)
+            self._weigh(executable, kept)
             return True
 
-    def weigh(self, bound: Executable) -> None:
+    def weigh(self, executable: Executable) -> None:
         """Count what has been made for a program since."""
         with self._lock:
-            kept = self._kept.get(bound)
+            kept = self._kept.get(executable)
             if kept is not None:
-                self._weigh(bound, kept)
+                self._weigh(executable, kept)
 
-    def _weigh(self, bound: Executable, kept: _Kept) -> None:
+    def _weigh(self, executable: Executable, kept: _Kept) -> None:
         self._parts.change(kept.parts, -1)
-        kept.parts = self._primitives(bound.program)
+        kept.parts = self._primitives(executable.program)
         self._parts.change(kept.parts, 1)
 
-    def drop(self, bound: Executable) -> None:
+    def drop(self, executable: Executable) -> None:
         """Keep a program no longer."""
         with self._lock:
-            kept = self._kept.pop(bound, None)
+            kept = self._kept.pop(executable, None)
             if kept is None:
                 return
-            self._steps -= len(bound.program.all_steps())
+            self._steps -= len(executable.program.all_steps())
             self._parts.change(kept.parts, -1)
             self._constants.change(kept.constants, -1)
         kept.forget()
@@ -148,12 +148,12 @@ class KeptPrograms:
         """Put them in the order of their last use."""
         ran = self._ran()
         with self._lock:
-            for bound, used in ran.items():
-                kept = self._kept.get(bound)
+            for executable, used in ran.items():
+                kept = self._kept.get(executable)
                 if kept is not None:
                     kept.used = max(kept.used, used)
-            for bound, _ in sorted(self._kept.items(), key=lambda item: item[1].used):
-                self._kept.move_to_end(bound)
+            for executable, _ in sorted(self._kept.items(), key=lambda item: item[1].used):
+                self._kept.move_to_end(executable)
 
     def evict(self, spared: Collection[Executable]) -> Executable | None:
         """Drop the program that was not used for longest, none of the `spared`; None where there is no other."""
@@ -165,11 +165,11 @@ class KeptPrograms:
             return gone
 
 
-def _constants(bound: Executable) -> dict[Any, int]:
+def _constants(executable: Executable) -> dict[Any, int]:
     """Bytes of the constants of a program by identity. Those of a file are mapped, and none of the process."""
-    if bound.stored:
+    if executable.stored:
         return {}
-    return {id(a): a.nbytes for a in map(_whole, bound.constants.values()) if a.nbytes >= SMALL_CONSTANT}
+    return {id(a): a.nbytes for a in map(_whole, executable.constants.values()) if a.nbytes >= SMALL_CONSTANT}
 
 
 def _whole(array: Array) -> Array:

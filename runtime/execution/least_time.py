@@ -56,10 +56,10 @@ def _of_convolution(op: str, x: Sequence[int], w: Sequence[int], y: Sequence[int
     what the other gathers: the ends of its windows lie in its result."""
     near, far = (x, y) if op == "ConvTranspose" else (y, x)
     count = near[0] * near[1] * w[1]
-    for axis, found in enumerate(windows(far[2:], w[2:], **attrs)):
-        if found is None:
+    for axis, window in enumerate(windows(far[2:], w[2:], **attrs)):
+        if window is None:
             return 0
-        places = np.arange(near[2 + axis])[:, None] * found.stride - found.before
-        taps = places + np.arange(w[2 + axis]) * found.dilation
+        places = np.arange(near[2 + axis])[:, None] * window.stride - window.before
+        taps = places + np.arange(w[2 + axis]) * window.dilation
         count *= int(((taps >= 0) & (taps < far[2 + axis])).sum())
     return count

@@ -11,7 +11,7 @@ from ...ops import Tensor, Type
 from ...ops.errors import InputError
 from ...ops.types import Array, type_of
 from ..compile.program import Port
-from ..memory.allocate import fresh
+from ..memory.allocate import new_array
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -28,9 +28,9 @@ def share(a: Any, b: Any) -> bool:
 def _begin(array: Any) -> tuple[str, int] | None:
     """The kind of memory of an array, and where it begins; None for what is no array."""
     for kind in ("__array_interface__", "__cuda_array_interface__"):
-        found = getattr(array, kind, None)
-        if found is not None:
-            return kind, int(found["data"][0])
+        interface = getattr(array, kind, None)
+        if interface is not None:
+            return kind, int(interface["data"][0])
     return None
 
 
@@ -99,7 +99,7 @@ def result_buffer(port: Port, own: Mapping[str, Array], owner: str) -> Array | N
     """The caller's buffer for a result, or a fresh one that `owner` accounts for; None where data decide the size."""
     if not (isinstance(port.type, Tensor) and port.type.static):
         return None
-    return own[port.name] if port.name in own else fresh(port.type.sizes, port.type.dtype.numpy, owner)
+    return own[port.name] if port.name in own else new_array(port.type.sizes, port.type.dtype.numpy, owner)
 
 
 def delivered(results: dict[str, Any], own: Mapping[str, Array], owner: str) -> dict[str, Any]:

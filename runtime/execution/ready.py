@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from ...ops.errors import ForkedProcess, InputError
-from ..compile.collection import uncollected
+from ..compile.collection import collection_paused
 from .fitting import ProvenBuckets
 
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ def made_ready(session: Session) -> int:
     if not isinstance(fitting, ProvenBuckets):
         return 0
     programs = fitting.programs(session, outputs)
-    with session.planning, uncollected():
-        found = programs.read()
+    with session.planning, collection_paused():
+        kept = programs.read()
     count, dropped = 0, session.stats().evicted
     # the one with the largest arena first: to outgrow it would cost all instances
-    for program in sorted(found, key=lambda p: -p.executable.program.arena_bytes):
-        bound = program.executable
-        if not session.has_room(bound.program.arena_bytes):
+    for program in sorted(kept, key=lambda p: -p.executable.program.arena_bytes):
+        executable = program.executable
+        if not session.has_room(executable.program.arena_bytes):
             continue
         fitting.keep(session, programs, program)
-        with session._seats.borrow(bound.program.arena_bytes, None, bound) as seat:
-            session._instance(seat, bound)
+        with session._arenas.borrow(executable.program.arena_bytes, None, executable) as arena:
+            session._instance(arena, executable)
         if session.stats().evicted > dropped:
             break
         count += 1

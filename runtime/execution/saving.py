@@ -24,17 +24,17 @@ def variants(session: Session) -> list[tuple[VariantKey, Executable]]:
     """The programs that are planned now, each with what it was planned for."""
     session._bind_fixed()
     with session._table:
-        planned = list(session._bound.items())
-    return [(key_here(session._options, outputs, dict(types)), bound) for (outputs, types), bound in planned]
+        planned = list(session._executables.items())
+    return [(key_here(session._options, outputs, dict(types)), executable) for (outputs, types), executable in planned]
 
 
 def patterns(session: Session) -> list[tuple[VariantKey, StoredPattern]]:
     """The patterns by which sizes are rounded up, with the programs that are planned now or lie in the session's own
     file."""
-    found = list[tuple[VariantKey, StoredPattern]]()
+    stored = list[tuple[VariantKey, StoredPattern]]()
     fitting = session._fitting
     if not isinstance(fitting, ProvenBuckets):
-        return found
+        return stored
     with session.planning:
         for outputs in {session.signature.outputs, *fitting.made}:
             key = key_here(session._options, outputs, session.signature.inputs)
@@ -43,5 +43,5 @@ def patterns(session: Session) -> list[tuple[VariantKey, StoredPattern]]:
                 programs |= {k: load() for k, load in pattern.stored.items() if k not in programs}
                 kept = {k: p for k, p in programs.items() if not isinstance(p, str)}
                 if kept:
-                    found.append((key, StoredPattern(pattern, kept, session.compiled(outputs).ports)))
-    return found
+                    stored.append((key, StoredPattern(pattern, kept, session.compiled(outputs).ports)))
+    return stored

@@ -17,7 +17,7 @@ from ...ops.dataclasses import replace
 from ...ops.errors import BudgetError, InputError, PlanError
 from ...ops.types import Array, type_of
 from ..compile.buckets import Buckets
-from ..compile.collection import uncollected
+from ..compile.collection import collection_paused
 from ..compile.defects import DEFECTS, Unprepared
 from ..compile.executable import Executable
 from ..compile.kernel import Exchange
@@ -145,7 +145,7 @@ class Session:
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._process: int | None = None  # the one that runs this session
         self._compiled: dict[tuple[str, ...], Compiled] = {}
-        self._bound: dict[Any, Executable] = {}
+        self._executables: dict[Any, Executable] = {}
         self._latest: Executable | None = None
         self._known: dict[tuple[Wanted, FedKey], Guard] = {}
         self._again: Guard | None = None  # the latest of them
@@ -164,7 +164,7 @@ class Session:
         spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
         self._kept = KeptPrograms(whole("max_programs", max_programs, 0), on.held, weakly(self._ran, {}))
-        self._seats = ArenaPool(on, self._pool, self._kept, most, max_memory, spare, self._owner)
+        self._arenas = ArenaPool(on, self._pool, self._kept, most, max_memory, spare, self._owner)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
         self._planned, self._reported = 0, False
         self.next_run = 0
@@ -215,7 +215,7 @@ class Session:
     @property
     def program(self) -> Program:
         """The program that was planned last; PlanError before the first."""
-        return self.bound.program
+        return self.executable.program
 
     @property
     def plan(self) -> MemoryPlan:
@@ -223,7 +223,7 @@ class Session:
         return self.program.plan
 
     @property
-    def bound(self) -> Executable:
+    def executable(self) -> Executable:
         """The last program with its constants and its graph."""
         self._bind_fixed()
         if self._latest is None:
@@ -237,31 +237,31 @@ class Session:
     def bound_from(self) -> str:
         """Origin of the last program: `variant` of a `.mezzo` file, or `graph`, with the reason in brackets if the
         session came from such a file."""
-        return self.bound.origin
+        return self.executable.origin
 
     def stats(self) -> SessionStats:
         """Counters; a consistent snapshot."""
         with self._table:
-            planned = (self._planned, len(self._bound), self._kept.evicted)
+            planned = (self._planned, len(self._executables), self._kept.evicted)
             compiled = [*self._compiled.values()]
-        made = [sum(len(c.templates.all) for c in compiled), sum(c.templates.used for c in compiled)]
+        templates = [sum(len(c.templates.all) for c in compiled), sum(c.templates.used for c in compiled)]
         rounded = self._fitting.count() if isinstance(self._fitting, ProvenBuckets) else 0
-        held = (DEFECTS.count, self._alarms, *made, rounded, self._seats.program_bytes())
-        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), *held)
+        held = (DEFECTS.count, self._alarms, *templates, rounded, self._arenas.program_bytes())
+        return SessionStats(*planned, *self._arenas.counts(), self._pool.stats(), *held)
 
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
         """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
         runs; nothing on the CPU, which has no graphs."""
-        instance = self._seats.instance(self.bound)
+        instance = self._arenas.instance(self.executable)
         return tuple((r.index, r.reason) for r in instance.refused) if instance is not None else ()
 
     def has_room(self, nbytes: int) -> bool:
         """Return True if an arena of so many bytes may be made at all."""
-        return self._seats.ceiling is None or nbytes <= self._seats.ceiling
+        return self._arenas.ceiling is None or nbytes <= self._arenas.ceiling
 
     def trim(self) -> int:
         """Give back the arenas that no run is using and the pool's idle bytes; returns how many bytes that were."""
-        return self._seats.trim()
+        return self._arenas.trim()
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -318,12 +318,12 @@ class Session:
             known = self._find(key)
             if known is not None:
                 return known
-            with uncollected():
+            with collection_paused():
                 executable = self._from_file(outputs, types) or self._specialised(outputs, types)
             if not self._reported:
                 self._reported = self.device.report(executable.program)
             with self._table:
-                self._bound[key] = self._latest = executable
+                self._executables[key] = self._latest = executable
                 self._planned += 1
             self.keep(executable, partial(weakly(self._forget_exact, None), key))
             return executable
@@ -334,19 +334,19 @@ class Session:
 
         return specialise(self.compiled(outputs), types)
 
-    def keep(self, bound: Executable, forget: Callable[[], None]) -> None:
+    def keep(self, executable: Executable, forget: Callable[[], None]) -> None:
         """Keep a program, or note that it is used again; others that were not used for longest go where there is no
         room. `forget` is called when it goes itself."""
-        if self._kept.use(bound, forget):
-            self._seats.settle(bound)
+        if self._kept.use(executable, forget):
+            self._arenas.settle(executable)
 
     def _forget_exact(self, key: Any) -> None:
         """Let a program be planned again for its types."""
         with self._table:
-            gone = self._bound.pop(key, None)
-            self._known = {k: v for k, v in self._known.items() if v.bound is not gone}
+            gone = self._executables.pop(key, None)
+            self._known = {k: v for k, v in self._known.items() if v.executable is not gone}
             self._again = None
-            self._direct = None if self._direct is not None and self._direct.bound is gone else self._direct
+            self._direct = None if self._direct is not None and self._direct.executable is gone else self._direct
 
     def _ran(self) -> dict[Executable, int]:
         """The time at which programs ran last on the shortest way, by the clock of those that are kept."""
@@ -356,9 +356,9 @@ class Session:
                 with session._table:
                     guards = [*session._known.values()]
                 for known in guards:
-                    ran[known.bound] = max(known.used, ran.get(known.bound, 0))
+                    ran[known.executable] = max(known.used, ran.get(known.executable, 0))
                 if session._direct is not None:
-                    ran[session._direct.bound] = self._kept.clock
+                    ran[session._direct.executable] = self._kept.clock
         return ran
 
     def _from_file(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable | None:
@@ -390,7 +390,7 @@ class Session:
 
     def _find(self, key: Any) -> Executable | None:
         with self._table:
-            executable = self._bound.get(key)
+            executable = self._executables.get(key)
             self._latest = executable or self._latest
         if executable is not None:
             self.keep(executable, partial(weakly(self._forget_exact, None), key))
@@ -448,11 +448,11 @@ class Session:
             if outputs is None or not self.device.sm:
                 if known is not None and known.wanted == wanted:
                     try:
-                        answer = self._seats.replay(known, feeds, outputs or NO_BUFFERS)
+                        answer = self._arenas.replay(known, feeds, outputs or NO_BUFFERS)
                     except InvalidOperation:
                         return again(self, feeds, names=names, outputs=outputs, draw=draw)
                     if answer is not None:
-                        known.used, self._latest = self._kept.clock, known.bound
+                        known.used, self._latest = self._kept.clock, known.executable
                         return answer
                 if known is None or known.wanted != wanted or not known.fits(feeds):
                     by_name(self._owner, feeds, outputs, names)
@@ -462,7 +462,7 @@ class Session:
                 if known is not None:
                     return self._replay(known, feeds, outputs, draw)
             if (direct := self._direct) is not None and names is None and direct.fits(feeds, outputs or NO_BUFFERS):
-                answer = self._seats.replay(direct, feeds, outputs or NO_BUFFERS)
+                answer = self._arenas.replay(direct, feeds, outputs or NO_BUFFERS)
                 if answer is not None:
                     return answer
         return self._unguarded(feeds, key, names, outputs, deadline, cancel, observe, draw)
@@ -487,32 +487,32 @@ class Session:
         drawn = self._drawn(draw)
         for left in reversed(range(REPLANNED)):
             arrays = fitted.arrays
-            bound = self._latest = fitted.executable or self._bind(wanted, self.types_of(arrays))
-            program = bound.program
+            executable = self._latest = fitted.executable or self._bind(wanted, self.types_of(arrays))
+            program = executable.program
             own = own_buffers(program.outputs, outputs, self.device, self._owner)
             buffers = [result_buffer(p, own or fitted.buffers, self._owner) for p in program.outputs]
             if own:
                 arrays = apart(arrays, own, self._owner)
                 feeds = {n: arrays.get(n, x) for n, x in feeds.items()}  # for a second run
             try:
-                with self._seats.borrow(program.arena_bytes, until, bound) as seat:
-                    instance = self._instance(seat, bound)
+                with self._arenas.borrow(program.arena_bytes, until, executable) as arena:
+                    instance = self._instance(arena, executable)
                     instance.around.key = (*drawn, *self._part)
                     limits = Meter(self.budget.steps, until=until, cancel=cancel)
                     with instance.around.limited(limits), np.errstate(all="ignore"):
                         results = instance.run(list(arrays.values()), buffers, observe=observe)
                     if names is None and self._fitting is AS_THEY_ARE and not (deadline or cancel or observe):
-                        self._direct = self.device.fast_path(bound, feeds, outputs or {}, seat, instance)
+                        self._direct = self.device.fast_path(executable, feeds, outputs or {}, arena, instance)
                 break
             except BudgetError as error:
                 raise self.device.explain(error, self, program).at(self._owner) from error.__cause__
             except InvalidOperation:
-                rest = None if until is None else until - monotonic()
+                remaining = None if until is None else until - monotonic()
                 return again(
-                    self, feeds, observe, names=names, outputs=outputs, deadline=rest, cancel=cancel, draw=drawn
+                    self, feeds, observe, names=names, outputs=outputs, deadline=remaining, cancel=cancel, draw=drawn
                 )
             except Unprepared:  # before the first step: nothing has happened yet
-                self._seats.drop(bound)
+                self._arenas.drop(executable)
                 if not left:
                     raise
                 fitted = self._fitting.fit(self, wanted, whole, outputs)
@@ -521,28 +521,28 @@ class Session:
         }
         if key is not None:
             with self._table:
-                if bound in self._kept:
-                    known = Guard.of(bound, None if names is None else wanted, key, arrays, self._kept.clock)
+                if executable in self._kept:
+                    known = Guard.of(executable, None if names is None else wanted, key, arrays, self._kept.clock)
                     self._again = self._known[known.wanted, key] = known
         if fitted.finish is not None:
             return fitted.finish(named)
         return delivered(named, own, self._owner)
 
-    def _instance(self, seat: Arena, bound: Executable) -> Instance:
-        """The instance of a program in a seat."""
-        instance = seat.instances.get(bound)
+    def _instance(self, arena: Arena, executable: Executable) -> Instance:
+        """The instance of a program in an arena."""
+        instance = arena.instances.get(executable)
         if instance is None or instance.around.careful != self._careful:
-            meter = Meter(self.budget.steps)
             around = ExecutionContext(
-                *(bound.constants, self.budget, self._pool, meter),
+                *(executable.constants, self.budget, self._pool, Meter(self.budget.steps)),
                 numpy_random=self._numpy_random,
                 exchange=self._exchange,
                 careful=self._careful,
             )
-            instance = seat.instances[bound] = self.device.instantiate(bound.program, seat.arena, around, self.states)
-            self._seats.settle(bound)
-            if bound not in self._kept:  # another thread has dropped it: nobody will ask for this again
-                seat.drop(bound)
+            instance = self.device.instantiate(executable.program, arena.memory, around, self.states)
+            arena.instances[executable] = instance
+            self._arenas.settle(executable)
+            if executable not in self._kept:  # another thread has dropped it: nobody will ask for this again
+                arena.drop(executable)
         return instance
 
     def _replay(
@@ -554,13 +554,13 @@ class Session:
     ) -> dict[str, Any]:
         """`run` for arrays of kinds that were fed before: nothing is left to check but the buffers."""
         known.used = self._kept.clock
-        bound = self._latest = known.bound
-        own = own_buffers(bound.program.outputs, outputs, self.device, self._owner) if outputs else {}
+        executable = self._latest = known.executable
+        own = own_buffers(executable.program.outputs, outputs, self.device, self._owner) if outputs else {}
         if own:
             feeds = apart(feeds, own, self._owner)
         try:
-            with self._seats.borrow(bound.program.arena_bytes, None, bound) as seat:
-                instance = self._instance(seat, bound)
+            with self._arenas.borrow(executable.program.arena_bytes, None, executable) as arena:
+                instance = self._instance(arena, executable)
                 around = instance.around
                 if known.counted or around.meter.watches:
                     draw = self._drawn(draw)
@@ -568,7 +568,7 @@ class Session:
                 buffers, results = known.replay(instance, feeds, own, self._owner)
                 short = known.short(instance)
                 if short is not None and around.careful == self._careful:
-                    seat.replays[known] = short
+                    arena.replays[known] = short
         except InvalidOperation:
             return again(self, feeds, names=known.wanted, outputs=outputs, draw=draw)
         named = {

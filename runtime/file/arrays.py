@@ -20,7 +20,7 @@ from ...ops.errors import ModelError
 from ...ops.types import Array
 from ..digests import blake2b
 from .layout import ALIGN
-from .pool import dtype_of, read_texts, same_length, texts_content
+from .pool import dtype_of, read_strings, same_length, strings_content
 from .table import Table, malformed
 
 SMALL = 1024  # bytes: arrays up to here are covered by the file's digest
@@ -65,7 +65,7 @@ class ArrayWriter:
         self._by_id: dict[int, tuple[Any, int]] = {}  # keeps the object, so that its id stays its own
         self._rows: list[tuple[DType, tuple[int, ...], bytes]] = []
         self._data: list[Any] = []
-        self._texts: list[str] = []
+        self._strings: list[str] = []
 
     def __call__(self, array: Array) -> int:
         """The index of an array; ModelError if its elements cannot be stored."""
@@ -77,12 +77,12 @@ class ArrayWriter:
     def _add(self, array: np.ndarray[Any, Any]) -> int:
         dtype = DType.of(array.dtype)
         if dtype is DType.STRING:
-            texts = array.ravel().tolist()
-            if not all(isinstance(t, str) for t in texts):
-                raise ModelError("an array of strings holds something else", hint="store texts as str")
+            strings = array.ravel().tolist()
+            if not all(isinstance(t, str) for t in strings):
+                raise ModelError("an array of strings holds something else", hint="store strings as str")
             self._rows.append((dtype, array.shape, b"\0" * DIGEST))
-            self._data.append(len(self._texts))
-            self._texts += texts
+            self._data.append(len(self._strings))
+            self._strings += strings
             return len(self._rows) - 1
         flat = np.ascontiguousarray(array.astype(dtype.numpy, copy=False)).reshape(-1).view(np.uint8)
         digest = digest_of(flat)
@@ -101,7 +101,7 @@ class ArrayWriter:
             "dims": [n for _, s, _ in self._rows for n in s],
             "at": list(places),
             "digest": np.frombuffer(b"".join(d for _, _, d in self._rows), np.uint8),
-            "texts": texts_content(self._texts),
+            "strings": strings_content(self._strings),
         }
 
     def places(self, begin: int) -> tuple[list[int], int, int]:
@@ -157,7 +157,7 @@ def _read_arrays(table: Table, mapped: Any, begin: int, budget: Budget) -> tuple
     count = same_length(dtypes, ranks, places)
     if len(digests) != DIGEST * count or sum(ranks) != len(dims) or max(ranks, default=0) > MOST_DIMS:
         raise malformed("the columns of the arrays do not fit")
-    texts = read_texts(table.table("texts"))
+    strings = read_strings(table.table("strings"))
     limit, make = budget.tensor_elements, _maker(mapped)
     arrays: list[Array] = []
     stored: list[Stored] = []
@@ -171,7 +171,7 @@ def _read_arrays(table: Table, mapped: Any, begin: int, budget: Budget) -> tuple
         if not elements and math.prod(filter(None, shape)) >= 1 << 60:
             raise malformed(f"an array has the dims {list(shape)}")
         if dtype is DType.STRING:
-            arrays.append(_strings(texts, at, shape))
+            arrays.append(_strings(strings, at, shape))
             continue
         nbytes = elements * dtype.itemsize
         if at % ALIGN or at < begin or at + nbytes > len(mapped):
@@ -192,10 +192,10 @@ def _maker(mapped: Any) -> Callable[[tuple[int, ...], np.dtype[Any], int], Array
     return make
 
 
-def _strings(texts: Sequence[str], at: int, shape: tuple[int, ...]) -> Array:
+def _strings(strings: Sequence[str], at: int, shape: tuple[int, ...]) -> Array:
     count = math.prod(shape)
-    if at + count > len(texts):
-        raise malformed("an array of strings has more elements than there are texts")
+    if at + count > len(strings):
+        raise malformed("an array of strings has more elements than there are strings")
     array = np.empty(count, object)
-    array[:] = texts[at : at + count]
+    array[:] = strings[at : at + count]
     return array.reshape(shape)

@@ -32,7 +32,7 @@ from .table import malformed
 Kind = tuple[Any, Sequence[Type | None], Sequence[Type | None]]  # what equal steps share; operands, results
 
 
-Confirmed = tuple[Choice, Choice]  # as this build makes it, and as a file has it: with texts for primitives
+Confirmed = tuple[Choice, Choice]  # as this build makes it, and as a file has it: with strings for primitives
 
 
 class Differs(Exception):
@@ -40,7 +40,7 @@ class Differs(Exception):
 
 
 def confirm(program: Program, options: Options, weights: Mapping[str, Array], budget: Budget) -> Program:
-    """The program, if it may run with these weights on this device, with the primitives that its texts describe.
+    """The program, if it may run with these weights on this device, with the primitives that its strings describe.
 
     Raises ModelError or PlanError for a program that contradicts itself, BudgetError for a value that is too large,
     Differs where this build would choose otherwise.
@@ -230,7 +230,7 @@ def _check_step(
     fixed: Mapping[int, int],
     constants: frozenset[str],
 ) -> Choice:
-    """The choice of a step, as this build makes it: with primitives in place of the texts that describe them."""
+    """The choice of a step, as this build makes it: with primitives in place of the strings that describe them."""
     node, types, stored = step.node, program.types, step.choice
     if not any(k.name == stored.kernel for k in checked.target.kernels):
         raise Differs(f"there is no kernel {stored.kernel!r}")

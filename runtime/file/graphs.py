@@ -52,16 +52,16 @@ class NodeWriter:
 
 def read_nodes(table: Table, pool: ConstantPool, body: Callable[[int], Graph]) -> list[Node]:
     """The nodes of a Nodes table; `body` gives the graph of a number."""
-    texts, values = pool.texts, pool.values
-    rows = [[texts[i] for i in table.column(c)] for c in ("op", "domain", "name", "where", "device")]
+    strings, values = pool.strings, pool.values
+    rows = [[strings[i] for i in table.column(c)] for c in ("op", "domain", "name", "where", "device")]
     count = same_length(*rows)
 
     def lists(name: str) -> list[tuple[str, ...]]:
-        column = [texts[i] for i in table.column(name)]
+        column = [strings[i] for i in table.column(name)]
         return [tuple(column[a:b]) for a, b in spans(table.column(f"{name}_end"), count, column)]
 
     inputs, outputs, origins = map(lists, ("inputs", "outputs", "origins"))
-    names = [texts[i] for i in table.column("attr_names")]
+    names = [strings[i] for i in table.column("attr_names")]
     attr_values = [values[i] for i in table.column("attr_values")]
     if any(v.__class__ is BodyRef for v in values):  # in a tuple too it is a value of its own
         attr_values = [_with_bodies(v, body) for v in attr_values]
@@ -133,25 +133,25 @@ def grouped(column: Sequence[int], size: int) -> list[tuple[int, ...]]:
 
 def read_types(table: Table, pool: ConstantPool) -> dict[str, Type]:
     """Name to type."""
-    texts, types = pool.texts, pool.types
-    return {texts[n]: types[t] for n, t in grouped(table.column("types"), 2)}
+    strings, types = pool.strings, pool.types
+    return {strings[n]: types[t] for n, t in grouped(table.column("types"), 2)}
 
 
 def read_signature(table: Table, pool: ConstantPool, arrays: Indexed) -> Signature:
     """The signature of a Graph table, whose nodes are left alone. ModelError where it contradicts itself."""
-    texts = pool.texts
+    strings = pool.strings
     types, constants = (
-        {texts[n]: i for n, i in grouped(table.column(c), 2)} for c in ("types", "initializers")
+        {strings[n]: i for n, i in grouped(table.column(c), 2)} for c in ("types", "initializers")
     )  # most of them belong to values that no caller meets: their numbers are not looked up
-    inputs = [texts[i] for i in table.column("inputs")]
-    first = [texts[i] for _, i, _ in grouped(table.column("states"), 3)]
+    inputs = [strings[i] for i in table.column("inputs")]
+    first = [strings[i] for _, i, _ in grouped(table.column("states"), 3)]
     wrong = [n for n in inputs if n not in types] + [n for n in first if n not in constants]
     if wrong or len(set(inputs)) < len(inputs):
         raise malformed(f"{wrong} have no type or no first value, or two inputs have one name")
     return Signature(
-        texts[table.number("name")],
+        strings[table.number("name")],
         {n: pool.types[types[n]] for n in inputs},
-        tuple([texts[i] for i in table.column("outputs")]),
+        tuple([strings[i] for i in table.column("outputs")]),
         {n: arrays[constants[n]] for n in inputs if n in constants},
         {n: arrays[constants[n]] for n in first},
     )
@@ -185,14 +185,14 @@ def read_graph(tables: Sequence[Table], pool: ConstantPool, arrays: Indexed, nes
 
 
 def _graph(table: Table, pool: ConstantPool, arrays: Indexed, body: Callable[[int], Graph]) -> Graph:
-    texts = pool.texts
+    strings = pool.strings
 
     def names(column: str) -> tuple[str, ...]:
-        return tuple([texts[i] for i in table.column(column)])
+        return tuple([strings[i] for i in table.column(column)])
 
     def pairs(column: str, second: Indexed | None) -> Mapping[str, Any]:
         rows = grouped(table.column(column), 2)
-        return {texts[a]: b if second is None else second[b] for a, b in rows}
+        return {strings[a]: b if second is None else second[b] for a, b in rows}
 
     return Graph(
         inputs=names("inputs"),
@@ -200,10 +200,10 @@ def _graph(table: Table, pool: ConstantPool, arrays: Indexed, body: Callable[[in
         nodes=tuple(read_nodes(table.table("nodes"), pool, body)),
         initializers=pairs("initializers", arrays),
         types=read_types(table, pool),
-        states=tuple(State(*(texts[i] for i in row)) for row in grouped(table.column("states"), 3)),
-        name=texts[table.number("name")],
-        doc=texts[table.number("doc")],
-        metadata=pairs("metadata", texts),
+        states=tuple(State(*(strings[i] for i in row)) for row in grouped(table.column("states"), 3)),
+        name=strings[table.number("name")],
+        doc=strings[table.number("doc")],
+        metadata=pairs("metadata", strings),
         opsets=pairs("opsets", None),
         ir_version=table.number("ir_version"),
     )

@@ -50,13 +50,13 @@ def _all(kind: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), kind)
 
 
-TEXTS = _table("Texts", utf8="[ubyte]", ends="[uint]")
+STRINGS = _table("Strings", utf8="[ubyte]", ends="[uint]")
 ARRAYS = _table(
-    "Arrays", dtype="[ubyte]", rank="[ubyte]", dims="[ulong]", at="[ulong]", digest="[ubyte]", texts="Texts"
+    "Arrays", dtype="[ubyte]", rank="[ubyte]", dims="[ulong]", at="[ulong]", digest="[ubyte]", strings="Strings"
 )
 POOL = _table(
     "Pool",
-    texts="Texts",
+    strings="Strings",
     type_kinds="[ubyte]",
     type_data="[uint]",
     type_dtypes="[ubyte]",

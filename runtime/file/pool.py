@@ -90,14 +90,14 @@ class TextWriter:
         return self._known.setdefault(text, len(self._known))
 
     def content(self) -> dict[str, Any]:
-        return texts_content(list(self._known))
+        return strings_content(list(self._known))
 
 
-def texts_content(texts: Sequence[str]) -> dict[str, Any]:
-    """The Texts table of these texts."""
-    lengths = np.cumsum([len(t) for t in texts], dtype=np.int64).tolist() if texts else []
-    # texts that are not Unicode (file names, tokens) are kept as Python holds them
-    return {"utf8": np.frombuffer("".join(texts).encode("utf-8", "surrogatepass"), np.uint8), "ends": lengths}
+def strings_content(strings: Sequence[str]) -> dict[str, Any]:
+    """The Strings table of these strings."""
+    lengths = np.cumsum([len(t) for t in strings], dtype=np.int64).tolist() if strings else []
+    # strings that are not Unicode (file names, tokens) are kept as Python holds them
+    return {"utf8": np.frombuffer("".join(strings).encode("utf-8", "surrogatepass"), np.uint8), "ends": lengths}
 
 
 class PoolWriter:
@@ -167,14 +167,14 @@ class PoolWriter:
                 return TYPE, self.type(value), ()
         if hasattr(value, "dtype"):
             return ARRAY, self._array(value), ()
-        raise ModelError(f"a .mezzo file cannot hold a {type(value).__name__}", hint="use numbers, texts or arrays")
+        raise ModelError(f"a .mezzo file cannot hold a {type(value).__name__}", hint="use numbers, strings or arrays")
 
     def content(self) -> dict[str, Any]:
         """The Pool table."""
         kinds, data, dtypes = zip(*self._type_rows, strict=True) if self._type_rows else ((), (), ())
         value_kinds, value_data = zip(*self._value_rows, strict=True) if self._value_rows else ((), ())
         return {
-            "texts": self.text.content(),
+            "strings": self.text.content(),
             "type_kinds": list(kinds),
             "type_data": list(data),
             "type_dtypes": list(dtypes),
@@ -190,12 +190,12 @@ class PoolWriter:
 # Reading
 
 
-def read_texts(table: Table) -> list[str]:
-    """The texts of a Texts table."""
+def read_strings(table: Table) -> list[str]:
+    """The strings of a Strings table."""
     try:
         text = table.raw("utf8").tobytes().decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise malformed("the texts are not UTF-8") from error
+        raise malformed("the strings are not UTF-8") from error
     ends = table.column("ends")
     return [text[a:b] for a, b in spans(ends, len(ends), text)]
 
@@ -206,15 +206,15 @@ class ConstantPool:
 
     def __init__(self, table: Table, arrays: Indexed, budget: Budget) -> None:
         self._table, self._arrays, self._budget = table, arrays, budget
-        self.texts = read_texts(table.table("texts"))
+        self.strings = read_strings(table.table("strings"))
 
     @cached_property
     def types(self) -> list[Type]:
-        return _types(self._table, self.texts, self._budget)
+        return _types(self._table, self.strings, self._budget)
 
     @cached_property
     def values(self) -> list[Any]:
-        return _values(self._table, self.texts, self.types, self._arrays)
+        return _values(self._table, self.strings, self.types, self._arrays)
 
 
 def dtype_of(number: int) -> DType:
@@ -225,9 +225,9 @@ def dtype_of(number: int) -> DType:
     return dtype
 
 
-def _types(table: Table, texts: Sequence[str], budget: Budget) -> list[Type]:
+def _types(table: Table, strings: Sequence[str], budget: Budget) -> list[Type]:
     kinds, data, dtypes = (table.column(f"type_{c}") for c in ("kinds", "data", "dtypes"))
-    dims = [d if d >= 0 else None if d == -1 else texts[-2 - d] for d in table.column("dims")]
+    dims = [d if d >= 0 else None if d == -1 else strings[-2 - d] for d in table.column("dims")]
     lists = spans(table.column("dims_end"), same_length(kinds, data, dtypes), dims)
     types: list[Type] = []
     depth: list[int] = []
@@ -235,7 +235,7 @@ def _types(table: Table, texts: Sequence[str], budget: Budget) -> list[Type]:
         if kind in (TENSOR, UNRANKED):
             laid = Tensor(dtype_of(dtype), tuple(dims[a:b]) if kind == TENSOR else None)
             if inner:
-                laid = laid.laid(texts[inner - 1])
+                laid = laid.laid(strings[inner - 1])
                 if not laid.static or laid.nbytes < 0:  # nbytes raises PlanError for what is no layout
                     raise malformed("a type of unknown sizes has a layout")
             types.append(laid)
@@ -255,14 +255,14 @@ def _types(table: Table, texts: Sequence[str], budget: Budget) -> list[Type]:
     return types
 
 
-def _values(table: Table, texts: Sequence[str], types: Sequence[Type], arrays: Indexed) -> list[Any]:
+def _values(table: Table, strings: Sequence[str], types: Sequence[Type], arrays: Indexed) -> list[Any]:
     kinds, data = table.column("value_kinds"), table.column("value_data")
     same_length(kinds, data)
     elements = table.column("elements")
     lists = iter(spans(table.column("elements_end"), kinds.count(TUPLE), elements))
     if kinds and min((d for k, d in zip(kinds, data, strict=True) if k not in (INT, FLOAT)), default=0) < 0:
         raise malformed("an attribute names something by a negative number")
-    tables: Mapping[int, Indexed] = {TEXT: texts, TYPE: types, ARRAY: arrays}
+    tables: Mapping[int, Indexed] = {TEXT: strings, TYPE: types, ARRAY: arrays}
     values: list[Any] = []
     sizes: list[int] = []  # how much a value holds once every list is written out
     most = len(kinds) + len(elements) + (1 << 16)
@@ -283,7 +283,7 @@ def _values(table: Table, texts: Sequence[str], types: Sequence[Type], arrays: I
         elif kind == BOOL:
             values.append(bool(number))
         elif kind == BYTES:
-            values.append(_bytes(texts[number]))
+            values.append(_bytes(strings[number]))
         elif kind == GRAPH:
             values.append(BodyRef(number))
         elif kind == NONE:
@@ -301,4 +301,4 @@ def _bytes(text: str) -> bytes:
         raise malformed("bytes hold more than a byte") from error
 
 
-__all__ = ["BodyRef", "ConstantPool", "Ends", "PoolWriter", "read_texts", "same_length", "spans", "texts_content"]
+__all__ = ["BodyRef", "ConstantPool", "Ends", "PoolWriter", "read_strings", "same_length", "spans", "strings_content"]

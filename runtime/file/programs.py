@@ -156,8 +156,8 @@ class _Bodies:
 def read_program(tables: Sequence[Table], pool: ConstantPool, target: TargetSpec) -> Program:
     """The last program of a variant, with the others as bodies of its steps, made for `target` (the key says so).
 
-    Nothing is checked beyond its form. Primitives are the texts that describe them: `confirm` puts those in their place
-    that this build makes, and finds equal."""
+    Nothing is checked beyond its form. Primitives are the strings that describe them: `confirm` puts those in their
+    place that this build makes, and finds equal."""
     bodies = _Bodies()
     for table in tables:
         bodies.programs.append(_program(table, pool, bodies, target))
@@ -167,25 +167,25 @@ def read_program(tables: Sequence[Table], pool: ConstantPool, target: TargetSpec
 
 
 def _program(table: Table, pool: ConstantPool, bodies: _Bodies, target: TargetSpec) -> Program:
-    texts, types = pool.texts, pool.types
+    strings, types = pool.strings, pool.types
 
     def names(column: str) -> tuple[str, ...]:
-        return tuple([texts[i] for i in table.column(column)])
+        return tuple([strings[i] for i in table.column(column)])
 
     def ports(column: str) -> tuple[Port, ...]:
-        return tuple([Port(texts[n], types[t]) for n, t in grouped(table.column(column), 2)])
+        return tuple([Port(strings[n], types[t]) for n, t in grouped(table.column(column), 2)])
 
     return Program(
         inputs=ports("inputs"),
         outputs=ports("outputs"),
         steps=_steps(table.table("steps"), pool, bodies),
-        plan=_plan(table, texts),
+        plan=_plan(table, strings),
         types=read_types(table, pool),
         weights=names("weights"),
         captures=names("captures"),
-        states={texts[a]: texts[b] for a, b in grouped(table.column("states"), 2)},
+        states={strings[a]: strings[b] for a, b in grouped(table.column("states"), 2)},
         results=names("results"),
-        target=_target(target, texts[table.number("device")]),
+        target=_target(target, strings[table.number("device")]),
     )
 
 
@@ -194,9 +194,9 @@ def _target(target: TargetSpec, device: str) -> TargetSpec:
     return target if device == target.device else replace(target, device=device, math="strict", sm=0)
 
 
-def _plan(table: Table, texts: Sequence[str]) -> MemoryPlan:
+def _plan(table: Table, strings: Sequence[str]) -> MemoryPlan:
     slots = table.table("slots")
-    value, buffer, content = ([texts[i] for i in slots.column(c)] for c in ("value", "buffer", "content"))
+    value, buffer, content = ([strings[i] for i in slots.column(c)] for c in ("value", "buffer", "content"))
     nbytes, first, last, space = (slots.column(c) for c in ("nbytes", "first", "last", "space"))
     offset, delta = slots.column("offset"), slots.column("delta")
     same_length(value, buffer, content, nbytes, first, last, space, offset, delta)
@@ -211,43 +211,43 @@ def _plan(table: Table, texts: Sequence[str]) -> MemoryPlan:
     return MemoryPlan(
         table.number("arena"),
         tuple(placed),
-        _shared(table, texts),
+        _shared(table, strings),
         table.number("bound"),
-        Strategy(texts[table.number("strategy")]),
+        Strategy(strings[table.number("strategy")]),
     )
 
 
-def _shared(table: Table, texts: Sequence[str]) -> tuple[Sharing, ...]:
-    value, other, kind = ([texts[i] for i in table.column(f"shared_{c}")] for c in ("value", "other", "kind"))
+def _shared(table: Table, strings: Sequence[str]) -> tuple[Sharing, ...]:
+    value, other, kind = ([strings[i] for i in table.column(f"shared_{c}")] for c in ("value", "other", "kind"))
     return tuple([Sharing(*row) for row in zip(value, other, kind, table.column("shared_delta"), strict=True)])
 
 
 def _steps(table: Table, pool: ConstantPool, bodies: _Bodies) -> tuple[ProgramStep, ...]:
-    texts, values = pool.texts, pool.values
+    strings, values = pool.strings, pool.values
 
     def no_graph(number: int) -> Graph:
         raise malformed("a step holds a graph in place of a program")
 
     nodes = read_nodes(table.table("nodes"), pool, no_graph)
-    kernels = [texts[i] for i in table.column("kernel")]
+    kernels = [strings[i] for i in table.column("kernel")]
     workspace, flags = table.column("workspace"), table.column("flags")
-    implementations = [texts[i] for i in table.column("implementation")]
+    implementations = [strings[i] for i in table.column("implementation")]
     count = same_length(nodes, kernels, workspace, flags, implementations)
 
     def lists(name: str) -> list[tuple[str, ...]]:
-        column = [texts[i] for i in table.column(name)]
+        column = [strings[i] for i in table.column(name)]
         ends = table.column(f"{name}_end") or [0] * count  # a file may be older than a column
         return [tuple(column[a:b]) for a, b in spans(ends, count, column)]
 
     layouts, saved, declined, frees = map(lists, ("layouts", "saved", "declined", "frees"))
     primitives, asked = map(lists, ("primitives", "asked"))
-    names = [texts[i] for i in table.column("param_names")]
+    names = [strings[i] for i in table.column("param_names")]
     param_values = [values[i] for i in table.column("param_values")]
     params = [
         dict(zip(names[a:b], param_values[a:b], strict=True))
         for a, b in spans(table.column("params_end"), count, names, param_values)
     ]
-    kinds = [texts[i] for i in table.column("alias_kind")]
+    kinds = [strings[i] for i in table.column("alias_kind")]
     alias = [
         Alias(*row)
         for row in zip(
@@ -255,7 +255,7 @@ def _steps(table: Table, pool: ConstantPool, bodies: _Bodies) -> tuple[ProgramSt
         )
     ]
     aliases = [tuple(alias[a:b]) for a, b in spans(table.column("aliases_end"), count, alias)]
-    body_names = [texts[i] for i in table.column("body_names")]
+    body_names = [strings[i] for i in table.column("body_names")]
     programs = [bodies.take(i) for i in table.column("body_programs")]
     inner = [
         dict(zip(body_names[a:b], programs[a:b], strict=True))

@@ -1,6 +1,6 @@
 """Patterns of a file: programs for rounded sizes, and what tells which of them serves which sizes.
 
-All facts are lists of numbers and texts, which are taken apart here piece by piece: a file may contradict itself
+All facts are lists of numbers and strings, which are taken apart here piece by piece: a file may contradict itself
 anywhere. What such a program makes of true sizes keeps to the budget, and is of the types that its kernels expect.
 """
 
@@ -77,10 +77,10 @@ def pattern_content(key: VariantKey, stored: StoredPattern, array: Callable[[Arr
 
 
 def _program_content(program: PaddedProgram, array: Callable[[Array], int]) -> dict[str, Any]:
-    pool, facts, bound = PoolWriter(array), program.facts, program.executable
+    pool, facts, executable = PoolWriter(array), program.facts, program.executable
     programs, nodes = ProgramWriter(pool), NodeWriter(pool)
-    check_storable(bound.program)
-    programs.add(bound.program)
+    check_storable(executable.program)
+    programs.add(executable.program)
     for node in program.sized:
         nodes.add(node)
     symbolic = {n: a for n, a in program.read.items() if is_symbolic(a)}
@@ -98,7 +98,7 @@ def _program_content(program: PaddedProgram, array: Callable[[Array], int]) -> d
         "facts": list(map(pool.value, told)),
         "read": flat((pool.text(n), array(a)) for n, a in program.read.items() if n not in symbolic),
         "sized": nodes.content(),
-        "constants": flat((pool.text(n), array(a)) for n, a in bound.constants.items()),
+        "constants": flat((pool.text(n), array(a)) for n, a in executable.constants.items()),
         "programs": programs.tables,
         "pool": pool.content(),
     }
@@ -191,7 +191,7 @@ def _evaluated(reading: Callable[[], AbstractContextManager[None]]) -> Iterator[
 
 def read_outputs(table: Table, pool: ConstantPool) -> tuple[Port, ...]:
     """The outputs of the model of a pattern."""
-    return tuple(Port(pool.texts[n], pool.types[t]) for n, t in grouped(table.column("outputs"), 2))
+    return tuple(Port(pool.strings[n], pool.types[t]) for n, t in grouped(table.column("outputs"), 2))
 
 
 def read_pattern(
@@ -275,28 +275,28 @@ def _read_program(
     pool = ConstantPool(table.table("pool"), arrays, budget)
     told = _Facts(table, pool, 8, symbols)
     facts = _size_facts(told, trace)
-    read = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("read"), 2)}
+    read = {pool.strings[n]: arrays[a] for n, a in grouped(table.column("read"), 2)}
     read |= {_text(name): told.array(trace, shape, sizes) for name, shape, sizes in told.rows(7, 3)}
     sized = read_nodes(table.table("sized"), pool, _no_body)
-    constants = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
+    constants = {pool.strings[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
     tables = table.tables("programs")
     steps = sum(len(t.table("steps").raw("kernel")) for t in tables)
     budget.check("nodes", steps + len(sized), "steps of a stored program")
     program = read_program(tables, pool, options.spec)
-    made = {*read}
+    computed = {*read}
     for node in sized:
-        if node.bodies or not node.record.deterministic or not made.issuperset(filter(None, node.inputs)):
+        if node.bodies or not node.record.deterministic or not computed.issuperset(filter(None, node.inputs)):
             raise malformed(f"{node.op} does not follow from sizes alone")
-        made.update(node.outputs)
-    _check_ports(program, signature, outputs, facts.names | made)
+        computed.update(node.outputs)
+    _check_ports(program, signature, outputs, facts.names | computed)
     sources = [source for source, _, _ in facts.places.values() if isinstance(source, str)]
-    if not made.issuperset(sources):
+    if not computed.issuperset(sources):
         raise malformed("places are told by a value that nothing makes")
     program = confirm(program, options, constants, budget)
-    bound = Executable(program, constants, planned_graph(program, constants), origin)
+    executable = Executable(program, constants, planned_graph(program, constants), origin)
     growing = Growing.of(program)
     checked = partial(_evaluated, reading)
-    return PaddedProgram(bound, facts, tuple(sized), read, outputs, growing, budget=budget, checked=checked)
+    return PaddedProgram(executable, facts, tuple(sized), read, outputs, growing, budget=budget, checked=checked)
 
 
 def _no_body(number: int) -> Any:

@@ -202,8 +202,8 @@ class Opened:
     def _check_operators(self, top: Table) -> None:
         names, since = top.column("operators"), top.column("since")
         same_length(names[::2], names[1::2], since)
-        texts = self._pool.texts
-        uses = [(texts[a], texts[b]) for a, b in zip(names[::2], names[1::2], strict=True)]
+        strings = self._pool.strings
+        uses = [(strings[a], strings[b]) for a, b in zip(names[::2], names[1::2], strict=True)]
         refuse_operators(dict(zip(uses, since, strict=True)), self.about.vocabulary, self.name)
 
     def find(
@@ -340,7 +340,7 @@ def _head(data: memoryview, name: str) -> bytes:
 
 
 def _about(table: Table) -> About:
-    domains, versions = table.texts("vocabulary"), table.column("versions")
+    domains, versions = table.strings("vocabulary"), table.column("versions")
     return About(
         table.text("written_by"),
         table.text("source"),

@@ -120,7 +120,7 @@ class Table:
         _, at = self._field(name)
         return self._string(at) if at else ""
 
-    def texts(self, name: str) -> list[str]:
+    def strings(self, name: str) -> list[str]:
         """A vector of strings."""
         _, at = self._field(name)
         if not at:

@@ -91,13 +91,13 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     )
 
 
-def variant_content(key: VariantKey, bound: Executable, array: Callable[[Array], int]) -> dict[str, Any]:
+def variant_content(key: VariantKey, executable: Executable, array: Callable[[Array], int]) -> dict[str, Any]:
     """The Variant table of a bound program."""
     pool = PoolWriter(array)
     programs = ProgramWriter(pool)
-    check_storable(bound.program)
-    programs.add(bound.program)
-    constants = flat((pool.text(n), array(a)) for n, a in bound.constants.items())
+    check_storable(executable.program)
+    programs.add(executable.program)
+    constants = flat((pool.text(n), array(a)) for n, a in executable.constants.items())
     return {
         **{name: getattr(key, name) for name in VariantKey.__slots__},
         "constants": constants,
@@ -127,7 +127,7 @@ def read_variant(
     """
     table = table.rewound()
     pool = ConstantPool(table.table("pool"), arrays, budget)
-    constants = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
+    constants = {pool.strings[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
     tables = table.tables("programs")
     budget.check("nodes", sum(len(t.table("steps").raw("kernel")) for t in tables), "steps of a stored program")
     program = read_program(tables, pool, options.spec)

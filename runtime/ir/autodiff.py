@@ -49,9 +49,9 @@ def grad(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
         if not differentiable(graph.types[name]):
             raise InputError(f"{name!r} is {graph.types[name]}", where=graph.name, hint="only floats have gradients")
     taken = set(graph.types)
-    g = TypedBuilder(graph.types, prefix=fresh("grad/", taken))
+    g = TypedBuilder(graph.types, prefix=unused_name("grad/", taken))
     derivatives = gradients(g, graph.nodes, {loss: ONES}, wrt)
-    names = {n: fresh(f"{n}_grad", taken) for n in dict.fromkeys(wrt)}
+    names = {n: unused_name(f"{n}_grad", taken) for n in dict.fromkeys(wrt)}
     for n, name in names.items():
         value = derivatives.get(n) or zeros_like(g, n)
         g.add(Node("Identity", (value,), (name,), name=name))
@@ -65,7 +65,7 @@ def grad(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
     ).verify()
 
 
-def fresh(stem: str, taken: set[str]) -> str:
+def unused_name(stem: str, taken: set[str]) -> str:
     """A name (or a prefix) like this one that nothing has yet; it is taken then."""
     name, count = stem, 1
     while any(t == name or (stem.endswith("/") and t.startswith(name)) for t in taken):

@@ -22,7 +22,7 @@ USUAL = Rounding("round", 20)
 POOL = Pool(None, USUAL, KEEP, "arrays")
 
 
-def fresh(shape: tuple[int, ...], dtype: np.dtype[Any], owner: str) -> Array:
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], owner: str) -> Array:
     """An uninitialised array for a result. Raises BudgetError where the pool's limit would be passed."""
     if prod(shape) * dtype.itemsize < LEAST:
         return np.empty(shape, dtype)

@@ -1,6 +1,6 @@
 """Sums of products of bytes in float32, where no kernel adds bytes: as exact, and by the fast products of floats.
 
-Distances of 8-bit numbers from their zero point are whole numbers below 256. float32 holds sums of their products
+Distances of 8-bit numbers from their zero point are integers below 256. float32 holds sums of their products
 exactly up to 2^24; where known weights could make a longer sum larger, it is cut into parts, which are added as
 integers. Processors without VNNI compute files of ONNX Runtime's quantiser so, and all do where the zero point of the
 operand is known at run time only (DynamicQuantizeLinear).
@@ -24,7 +24,7 @@ from ..ir.graph import Graph, Node
 from ..memory.shared_constants import derived
 from .rewrite import Leaf, Match, Pattern, Replacement, RewriteDeclined, Rule, rewrite
 
-EXACT: Final = 1 << 24  # float32 holds every whole number up to here
+EXACT: Final = 1 << 24  # float32 holds every integer up to here
 MOST_PARTS: Final = 16
 BYTES: Final = (DType.UINT8, DType.INT8)
 Takes = Callable[[Graph, Node], str | None]
@@ -219,7 +219,7 @@ class _Writer:
         return self.constant("scalar", np.zeros(0, np.int64))
 
     def total(self, sums: _Sums) -> str:
-        """Add the sums as whole numbers: float32, or int32 where they are cut into parts; float32 before a scale.
+        """Add the sums as integers: float32, or int32 where they are cut into parts; float32 before a scale.
 
         Round changes none of them. It keeps products from narrow types, which do not hold them, and factors out of the
         weights, where results in the middle of two steps would fall to another one.

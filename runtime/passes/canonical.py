@@ -55,7 +55,7 @@ def numbers(**wanted: float) -> Callable[[Match], str | None]:
             return f"{x} becomes {y}"
         for name, number in wanted.items():
             actual = value(m, name)
-            # halves and whole numbers are exact in every type, roots in none
+            # halves and integers are exact in every type, roots in none
             near = 0.0 if (2 * number).is_integer() else 1e-3 if x.dtype.narrow else 1e-5
             if actual is None or not math.isclose(actual, number, rel_tol=near):
                 return f"{name} is {actual}"

@@ -11,7 +11,7 @@ from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import InputError, UnsupportedModel
 from ...ops.training.optimizers import DOMAIN
 from ...ops.types import Array, differentiable
-from ..ir.autodiff import ONES, fresh, gradients
+from ..ir.autodiff import ONES, gradients, unused_name
 from ..ir.graph import COPY, Graph, Node
 from ..ir.infer import infer
 from ..ir.typed import TypedBuilder, prefixed
@@ -72,7 +72,7 @@ class _Writing:
         before = [*around, *nodes]
         y, sources = node.attrs["y"], (*node.attrs["xs"], *(node.attrs.get("zs") or ()))
         self._check(node, y, sources, before)
-        path, g = _path(before, sources, y), TypedBuilder(self.types, prefix=fresh("grad/", self.taken))
+        path, g = _path(before, sources, y), TypedBuilder(self.types, prefix=unused_name("grad/", self.taken))
         if any(map(_is_gradient, path)):
             return [*nodes, node], {}
         g.where = node.place

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.autodiff import fresh
+from ..ir.autodiff import unused_name
 from ..ir.graph import Graph, Node, State
 from .straight_through import straight_through
 
@@ -38,9 +38,9 @@ def training(graph: Graph, *, statistics: bool = True) -> Graph:
         elif not node.domain and node.op == "Dropout":
             ratio = node.inputs[1] if len(node.inputs) > 1 and node.inputs[1] else ""
             if not ratio:
-                ratio = fresh(f"{node.outputs[0]}.ratio", taken)
+                ratio = unused_name(f"{node.outputs[0]}.ratio", taken)
                 constants[ratio] = np.array(0.5, np.float32)
-            on = fresh(f"{node.outputs[0]}.on", taken)
+            on = unused_name(f"{node.outputs[0]}.on", taken)
             constants[on] = np.array(True)
             node = replace(node, inputs=(node.inputs[0], ratio, on))
         nodes.append(node)
@@ -54,7 +54,7 @@ def _constant(node: Node, constants: Mapping[str, Any]) -> bool:
 def _by_batch(node: Node, constants: dict[str, Any], taken: set[str]) -> tuple[Node, list[State]]:
     mean, var = node.inputs[3:5]
     outputs = [*node.outputs, *[""] * (3 - len(node.outputs))][:3]
-    outputs = [o or fresh(f"{n}.next", taken) for o, n in zip(outputs, (node.outputs[0], mean, var), strict=True)]
+    outputs = [o or unused_name(f"{n}.next", taken) for o, n in zip(outputs, (node.outputs[0], mean, var), strict=True)]
     after = replace(node, outputs=tuple(outputs), attrs={**node.attrs, "training_mode": 1})
     return after, [State(mean, mean, outputs[1]), State(var, var, outputs[2])]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...ops import Tensor
 from ...ops.types import Array
-from ..ir.autodiff import fresh
+from ..ir.autodiff import unused_name
 from ..ir.graph import Graph, Node
 
 
@@ -34,7 +34,7 @@ def wanted_parts(graph: Graph) -> Graph:
         for i, output in enumerate(node.outputs):
             if output:
                 ends = sum(sizes[:i]), sum(sizes[: i + 1]), axis
-                names = [fresh(f"{output}:{what}", taken) for what in ("from", "to", "axis")]
+                names = [unused_name(f"{output}:{what}", taken) for what in ("from", "to", "axis")]
                 constants |= {n: np.array([v], np.int64) for n, v in zip(names, ends, strict=True)}
                 nodes.append(replace(node, op="Slice", inputs=(node.inputs[0], *names), outputs=(output,), attrs={}))
     if not constants:

@@ -33,7 +33,7 @@ def test_threads_as_text() -> None:
         "        mz.load(digits_model(), threads=threads)(np.zeros((1, 1, 8, 8), np.float32))\n"
         "        print('ran')\n"
         "    except mz.InputError as error:\n"
-        "        print('refused' if 'a whole number' in str(error) else error)\n"
+        "        print('refused' if 'an integer' in str(error) else error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["refused"] * 3 + ["ran"] * 3
@@ -41,7 +41,7 @@ def test_threads_as_text() -> None:
 
 @pytest.mark.parametrize("given", [{"instances": 0}, {"max_programs": -1}, {"max_memory": "1GiB"}, {"max_memory": 1e9}])
 def test_counts(given: dict[str, Any]) -> None:
-    with pytest.raises(mz.InputError, match="a whole number"):
+    with pytest.raises(mz.InputError, match="an integer"):
         mz.Session(two_layers(), **given)
 
 

@@ -1,4 +1,4 @@
-"""`mx.nd.random`: random arrays by MXNet's functions. Uniform, normal and whole numbers are drawn as `mz.random` draws
+"""`mx.nd.random`: random arrays by MXNet's functions. Uniform, normal and integers are drawn as `mz.random` draws
 them; the others on the host, from a generator that its seed and draws decide."""
 
 from __future__ import annotations

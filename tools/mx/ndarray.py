@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class NDArray(Array):
-    """An array whose comparisons answer 1 and 0 in its element type, whose whole numbers have whole quotients, whose
+    """An array whose comparisons answer 1 and 0 in its element type, whose integers have whole quotients, whose
     reductions of all axes leave one axis, and whose positions are floats.
 
     >>> from mezzo.compat.mxnet import nd
@@ -150,7 +150,7 @@ def _truths(name: str, a: Any, b: Any) -> Any:
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """Of whole numbers the quotient without what is behind the point, as C has it."""
+    """Of integers the quotient without what is behind the point, as C has it."""
     like = next(x for x in (a, b) if isinstance(x, Array))
     a, b = whole(a, like), whole(b, like)
     result = ours.divide(a, b)

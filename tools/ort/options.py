@@ -134,7 +134,7 @@ or means nothing
     """
 
     _about: ClassVar[Mapping[str, Option]] = {
-        "intra_op_num_threads": Option(0, _count, "give a whole number of threads, 0 for the usual one"),
+        "intra_op_num_threads": Option(0, _count, "give an integer of threads, 0 for the usual one"),
         "inter_op_num_threads": Option(0, lambda n: n == 1, "steps of one run follow each other", speed=True),
         "use_per_session_threads": Option(True, _flag, "give True or False"),
         "enable_mem_reuse": Option(True, _flag, "give True or False"),
@@ -291,7 +291,7 @@ class RunOptions(_Options):
 
 def _checked_size(size: Any, call: str) -> int:
     if not _count(size):
-        raise ArgumentError(f"{size!r} is no size", where=f"SessionOptions.{call}", hint="give a whole number")
+        raise ArgumentError(f"{size!r} is no size", where=f"SessionOptions.{call}", hint="give an integer")
     return int(size)
 
 

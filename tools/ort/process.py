@@ -24,7 +24,7 @@ class Process:
 def set_seed(seed: int) -> None:
     """Begin the random numbers of sessions that are made from now on. Raises ArgumentError for what is no number."""
     if type(seed) is not int or seed < 0:
-        raise ArgumentError(f"{seed!r} is no seed", where="set_seed", hint="give a whole number")
+        raise ArgumentError(f"{seed!r} is no seed", where="set_seed", hint="give an integer")
     Process.seed = seed
 
 

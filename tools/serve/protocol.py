@@ -137,7 +137,7 @@ def _from_bytes(part: memoryview, kind: DType, shape: list[int], count: int, whe
 
 
 def _texts(part: memoryview, count: int, where: str) -> Array:
-    """Texts, each behind its length in 4 bytes, little end first."""
+    """Strings, each behind its length in 4 bytes, little end first."""
     if count * 4 > len(part):
         raise _bad(f"{where}: {count} texts do not fit into {len(part)} bytes")
     texts, at = np.empty(count, object), 0

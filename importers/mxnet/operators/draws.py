@@ -117,7 +117,7 @@ def random_exponential(c: Converter, *, lam: float = 1.0, shape: Any = None, dty
 @rule("_random_randint", "random_randint", "_npi_random_randint")
 def random_randint(c: Converter, *, low: int, high: int, shape: Any = None, dtype: Any = None) -> Any:
     if high - low > 1 << 24:
-        raise UnsupportedModel(f"whole numbers from a range of {high - low}, of which floats have 16777216")
+        raise UnsupportedModel(f"integers from a range of {high - low}, of which floats have 16777216")
     floor = c.Floor(c.Mul(noise(c, c.ints(*_sizes(shape))), _number(c, high - low)))
     kind = DType.INT32 if dtype in (None, "None") else element_type(dtype)
     return c.Add(c.cast(floor, kind), c.const(np.array(low, kind.numpy)))

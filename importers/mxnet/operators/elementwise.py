@@ -46,7 +46,7 @@ def _rint(c: Converter, x: str) -> Value:
 
 
 def _as_is(name: str) -> Write:
-    """An operator that takes whole numbers too."""
+    """An operator that takes integers too."""
     return lambda c, x: c.op(name, x)
 
 

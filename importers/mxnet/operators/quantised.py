@@ -185,13 +185,13 @@ def quantized_pooling(
 
 
 def calibrated(c: Converter, floats: str, low: float, high: float, kind: DType) -> Any:
-    """Floats as whole numbers of a range that was measured before, and the range."""
+    """Floats as integers of a range that was measured before, and the range."""
     ends = [c.const(np.array([v], np.float32)) for v in (low, high)]
     return _rounded(c, floats, c.Div(c.const(STEPS[kind], DType.FLOAT), _reach(c, *ends)), kind), *ends
 
 
 def reach_of_products(c: Converter, *ranges: str, data: DType = DType.INT8) -> Value:
-    """The range of whole numbers of 32 bits for products of signed bytes and bytes of the type `data`."""
+    """The range of integers of 32 bits for products of signed bytes and bytes of the type `data`."""
     both = c.Mul(_reach(c, *ranges[:2]), _reach(c, *ranges[2:4]))
     return c.Mul(both, c.const(STEPS[DType.INT32] / WHOLE[DType.INT8] / WHOLE[data], DType.FLOAT))
 

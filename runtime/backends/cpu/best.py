@@ -47,8 +47,8 @@ class TopK(Listed):
                 if places is not None:
                     places = np.moveaxis(places.reshape(*rows.shape[:-1], count), -1, axis)
                     return np.take_along_axis(x, places, axis), places
-            found: tuple[Any, ...] = record.reference(k, x, counts, **attrs)
-            return found
+            results: tuple[Any, ...] = record.reference(k, x, counts, **attrs)
+            return results
 
         return run
 
@@ -178,8 +178,8 @@ class _Sides:
         both = self.area[ones, None] + self.area[others]
         both -= common
         both *= self.ratio
-        found: Array = common > both
-        return found
+        overlapping: Array = common > both
+        return overlapping
 
     def kept(self, order: Array, most: int) -> Array:
         """The first boxes in an order that overlap none before them too much."""
@@ -232,10 +232,10 @@ class _Shares(_Sides):
         union = self.area[ones][:, None] + self.area[others]
         union -= common
         share = np.divide(common, union, out=common, where=union > 0)  # where not, nothing is common
-        found: Array = share >= self.ratio if self.inclusive else share > self.ratio
+        overlapping: Array = share >= self.ratio if self.inclusive else share > self.ratio
         if self.classes is not None:
-            found &= self.classes[ones][:, None] == self.classes[others]
-        return found
+            overlapping &= self.classes[ones][:, None] == self.classes[others]
+        return overlapping
 
 
 def _first(over: Array) -> list[int]:

@@ -75,5 +75,5 @@ class PackedProduct(Listed):
 def _operand(types: object, at: int) -> Tensor | None:
     """The type of an optional operand."""
     assert isinstance(types, list | tuple)
-    found: Type | None = types[at] if at < len(types) else None
-    return found if isinstance(found, Tensor) else None
+    type_: Type | None = types[at] if at < len(types) else None
+    return type_ if isinstance(type_, Tensor) else None

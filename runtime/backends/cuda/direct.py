@@ -27,17 +27,19 @@ Made = tuple[str, tuple[int, ...], Any]
 class Direct:
     """The signature of the feeds and buffers of a run, and the program for them; `index` is the device's."""
 
-    bound: Executable
+    executable: Executable
     index: int
     fed: tuple[Kind, ...]
     buffers: tuple[Kind, ...]
     results: tuple[Made, ...]
 
     @classmethod
-    def of(cls, bound: Executable, index: int, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Direct | None:
+    def of(
+        cls, executable: Executable, index: int, feeds: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> Direct | None:
         """Return the signature of a run. None if the fast path cannot serve it: inputs were left out or are no arrays,
         results have data-dependent sizes, or a step draws random numbers or runs on the host."""
-        program = bound.program
+        program = executable.program
         steps = program.all_steps()
         fixed = all(isinstance(p.type, Tensor) and p.type.static for p in (*program.inputs, *program.outputs))
         arrays = (*feeds.values(), *outputs.values())
@@ -46,7 +48,7 @@ class Direct:
         if not (fixed and plain and launched) or set(feeds) != set(program.given):
             return None
         results = [(p.name, p.type.sizes, p.type.dtype.numpy) for p in program.outputs if isinstance(p.type, Tensor)]
-        return cls(bound, index, _kinds(feeds), _kinds(outputs), tuple(results))
+        return cls(executable, index, _kinds(feeds), _kinds(outputs), tuple(results))
 
     def fits(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
         """True if these have the same signature, are contiguous, and are on the device or the host as those were."""

@@ -20,7 +20,7 @@ from ...execution.instance import ExecutionContext
 from ...memory.pool import aligned_empty
 from .direct import Direct
 from .driver import cupy, described
-from .host import Host, HostSteps, aside
+from .host import Host, HostSteps, host_fallbacks
 from .kernels import GPU_KERNELS
 from .memory import DeviceFull, allocated
 from .target import GpuTarget
@@ -67,7 +67,7 @@ class GpuExecutor(Executor):
 
     def report(self, program: Program) -> bool:
         """Warn of the steps that run on the host."""
-        steps = () if self.target.planned else aside(program)
+        steps = () if self.target.planned else host_fallbacks(program)
         if steps:
             shown = "\n  ".join(map(str, steps[:SHOWN]))
             more = f"\n  and {len(steps) - SHOWN} more: `mezzo explain --kernels --device gpu:0`" * (len(steps) > SHOWN)

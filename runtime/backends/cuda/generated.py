@@ -15,7 +15,7 @@ from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest,
 from .launch import Written
 from .source import Unwritten
 from .text import Element, elements
-from .unwanted import aside, completed
+from .unwanted import completed, unwanted_to_workspace
 
 ALL = range(1 << 31)  # outputs that a family may leave out
 
@@ -44,7 +44,11 @@ class Generated(Listed, ABC):
             written = self.write(whole)
         except Unwritten as error:
             return Declined(str(error))
-        return written if whole is request or isinstance(written, Declined) else aside(written, whole, request)
+        return (
+            written
+            if whole is request or isinstance(written, Declined)
+            else unwanted_to_workspace(written, whole, request)
+        )
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         written = self.written(request)

@@ -90,7 +90,7 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class HostFallback:
     """A step that runs on the host: its number, the reason, and its copies."""
 
     index: int
@@ -115,7 +115,7 @@ def on_host(step: ProgramStep) -> bool:
     return step.choice.kernel == NAME or step.dynamic or bool(step.bodies)
 
 
-def aside(program: Program) -> tuple[Aside, ...]:
+def host_fallbacks(program: Program) -> tuple[HostFallback, ...]:
     """The steps of a program for a GPU that run on the host, in order, with the copies that they need.
 
     A value is copied once in each direction at most: to the host before the first step there that reads it, to the
@@ -126,15 +126,15 @@ def aside(program: Program) -> tuple[Aside, ...]:
     device_reads = {n for s in program.steps if not on_host(s) for n in s.reads()} | set(program.states.values())
     host_values = {*program.weights, *program.given, *program.captures}  # constants and what is fed are at hand
     host_values -= set(program.states)
-    asides = []
+    fallbacks = []
     for i, step in enumerate(program.steps):
         if not on_host(step):
             continue
         down = [n for n in step.reads() if n not in host_values]
         up = [n for n in step.writes() if n in device_reads]
         host_values.update(down, step.writes())
-        asides.append(Aside(i, step, Copies(_copies(program, down), _copies(program, up))))
-    return tuple(asides)
+        fallbacks.append(HostFallback(i, step, Copies(_copies(program, down), _copies(program, up))))
+    return tuple(fallbacks)
 
 
 def _copies(program: Program, names: Iterable[str]) -> tuple[HostCopy, ...]:

@@ -219,7 +219,7 @@ STEPS = {
 
 
 def reduced(e: Element, reduction: str, sum: str, update: str) -> str:
-    """The statement that takes an update in; sums of whole numbers go round."""
+    """The statement that takes an update in; sums of integers go round."""
     if reduction in ("add", "mul") and not e.dtype.floating:
         sum, update = f"({e.sums}){sum}", f"({e.sums}){update}"
     return f"({e.wide}){STEPS[reduction].format(sum, update)}"

@@ -28,7 +28,7 @@ from .capture import CaptureRefused, Numbered, captured
 from .driver import LOADED, cupy
 from .exchange import carrier
 from .faults import DeviceLost, lost, step_by_step, told
-from .host import HOST, Aside, aside
+from .host import HOST, HostFallback, host_fallbacks
 from .keys import Keys
 from .launch import Written
 from .memory import Resident, check_operand, view
@@ -60,7 +60,7 @@ class GpuInstance(Instance):
         assert isinstance(gpu, GpuTarget)
         self._gpu, self._arena = gpu, arena
         self._target = HOST
-        self._aside = {a.index: a for a in aside(program)}
+        self._fallbacks = {a.index: a for a in host_fallbacks(program)}
         self._kept: list[Array] = []
         self._moving: dict[int, Any] = {}
         self._rebinds: dict[int, Rebinds] = {}
@@ -84,8 +84,8 @@ class GpuInstance(Instance):
 
     def _bind(self, states: Mapping[str, Array]) -> None:
         program, types = self.program, self.program.types
-        on_host = {n for a in self._aside.values() for n in (*a.step.reads(), *a.step.writes())}
-        read = {n for i, s in enumerate(program.steps) if i not in self._aside for n in s.reads()}
+        on_host = {n for a in self._fallbacks.values() for n in (*a.step.reads(), *a.step.writes())}
+        read = {n for i, s in enumerate(program.steps) if i not in self._fallbacks for n in s.reads()}
         beside = [n for n in sorted(on_host - {*program.weights, *program.staged}) if _fixed(types[n])]
         self._staging = Staging(program, self._arena.data.ptr, beside)
         self.arrays = {n: self.around.weights[n] for n in program.weights}
@@ -115,7 +115,7 @@ class GpuInstance(Instance):
         self._used = 0
         self.runners = [self._runners_of(s) for s in program.steps]
         self._wanted = [n for n in program.given if n in read and n in program.staged]
-        written = {n for a in self._aside.values() for n in a.step.writes()}
+        written = {n for a in self._fallbacks.values() for n in a.step.writes()}
         self._at_hand = {n for n in program.results if n in written}  # results that the host has made
         self._read_here = on_host
         self._passing = [n for n in types if n not in self.arrays]  # of one run, or copied for its observer
@@ -132,7 +132,7 @@ class GpuInstance(Instance):
         """Compile and load the kernels of all steps together; those that draw random numbers."""
         sources, drawing = [], []
         for i, step in enumerate(self.program.steps):
-            for written in () if i in self._aside else step.choice.primitives:
+            for written in () if i in self._fallbacks else step.choice.primitives:
                 if isinstance(written, Written):
                     sources += [launch.source for launch in written.launches]
                     drawing += [step] if written.draws else []
@@ -144,7 +144,7 @@ class GpuInstance(Instance):
     def _call(self, i: int) -> Callable[[], Any]:
         step = self.program.steps[i]
         with blaming(step.node.place):
-            on_host = self._aside.get(i)
+            on_host = self._fallbacks.get(i)
             if on_host is not None:
                 return self._around(on_host, partial(self._run_dynamic, i) if step.dynamic else self._on_host(i))
             return self._gpu_kernel(i)
@@ -177,7 +177,7 @@ class GpuInstance(Instance):
         self._kept.append(aligned_empty(nbytes))
         return self._kept[-1].view(dtype.numpy).reshape(shape)
 
-    def _around(self, step: Aside, call: Callable[[], Any]) -> Callable[[], Any]:
+    def _around(self, step: HostFallback, call: Callable[[], Any]) -> Callable[[], Any]:
         """The call of a step on the host between its copies. What nobody else reads is not waited for."""
         down = [(c.value, self.device_arrays[c.value]) for c in step.copies.down if c.value in self.device_arrays]
         up = [(c.value, self.device_arrays[c.value]) for c in step.copies.up]
@@ -222,7 +222,7 @@ class GpuInstance(Instance):
             except BaseException as error:
                 fault: BaseException = error
                 try:
-                    self._staging.settle()  # whoever takes the seat next finds nothing going on in it
+                    self._staging.settle()  # whoever takes the arena next finds nothing going on in it
                     self.stream.synchronize()
                     if self._carried is not None:
                         self._carried.forget()
@@ -292,7 +292,7 @@ class GpuInstance(Instance):
                 if status.__class__ is int and status:
                     raise failed(status)
                 self.stream.synchronize()
-                for name in step.writes() if i not in self._aside else ():
+                for name in step.writes() if i not in self._fallbacks else ():
                     if name in self._staging.arrays:
                         self._staging.down(name, self.device_arrays[name], self.stream)
                         self.stream.synchronize()
@@ -308,7 +308,7 @@ class GpuInstance(Instance):
     def _may_capture(self) -> bool:
         """True before the first capture, and again after one in which a call was refused, which may have been for that
         moment."""
-        refused = any(r.index not in self._aside and self._capturable(r.index) for r in self.refused)
+        refused = any(r.index not in self._fallbacks and self._capturable(r.index) for r in self.refused)
         return not self._captures or (refused and self._captures < CAPTURES)
 
     def _capturable(self, i: int) -> bool:
@@ -317,7 +317,9 @@ class GpuInstance(Instance):
     def _capture(self) -> list[Numbered]:
         """The program as graphs, and the calls between them."""
         self._captures += 1
-        for name in dict.fromkeys(s.choice.kernel for i, s in enumerate(self.program.steps) if i not in self._aside):
+        for name in dict.fromkeys(
+            s.choice.kernel for i, s in enumerate(self.program.steps) if i not in self._fallbacks
+        ):
             ready = getattr(self._gpu.kernel(name), "ready", None)
             if ready is not None:
                 ready(self._gpu.name)
@@ -334,12 +336,12 @@ class GpuInstance(Instance):
             together.clear()
 
         for i, call in self._eager:
-            if i not in self._aside and self._capturable(i):
+            if i not in self._fallbacks and self._capturable(i):
                 together.append((i, call))
                 continue
             close()
             parts.append((i, call))
-            reason = self._aside[i].reason if i in self._aside else "its kernel says that it cannot be captured"
+            reason = self._fallbacks[i].reason if i in self._fallbacks else "its kernel says that it cannot be captured"
             refused.append(CaptureRefused(i, reason))
         close()
         self.refused, self.graphs = tuple(refused), tuple(graphs)

@@ -128,7 +128,7 @@ def view(memory: Any, offset: int, type: Tensor) -> Any:
 
 
 def element(dtype: DType) -> Any:
-    """The element type that CuPy has for ours; for those that it lacks, whole numbers of that width."""
+    """The element type that CuPy has for ours; for those that it lacks, integers of that width."""
     known = dtype.numpy
     return known if known.isbuiltin == 1 or dtype is DType.BFLOAT16 else np.dtype(f"u{known.itemsize}")
 

@@ -99,7 +99,7 @@ def _read(lib: Any, buses: list[str], sys: File) -> Topology:
 def _nvlinks(lib: Any, handle: Any) -> dict[int, tuple[bool, str | None]]:
     """Of each NVLink of a GPU: whether it is active, and the address of the other end; None for a switch, which reaches
     every GPU."""
-    found: dict[int, tuple[bool, str | None]] = {}
+    links: dict[int, tuple[bool, str | None]] = {}
     for number in range(LINKS):
         try:
             active = lib.nvmlDeviceGetNvLinkState(handle, number) == ACTIVE
@@ -110,8 +110,8 @@ def _nvlinks(lib: Any, handle: Any) -> dict[int, tuple[bool, str | None]]:
             kind = _asked(lib, partial(lib.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number), 0)
             if kind != SWITCH_CHIP:
                 other = _address(_text(lib.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId))
-        found[number] = (active, other)
-    return found
+        links[number] = (active, other)
+    return links
 
 
 def _towards(ends: dict[int, tuple[bool, str | None]], address: str) -> int:
@@ -125,16 +125,16 @@ def _rate(lib: Any, handle: Any) -> float:
 
 def _networks(sys: File) -> list[Network]:
     """Network devices of hardware; a card that is both InfiniBand and Ethernet counts once."""
-    made: dict[File, Network] = {}
+    networks: dict[File, Network] = {}
     for device in sorted((sys / "class/infiniband").glob("*")):
         rates = (re.match(r"[\d.]+", _line(p / "rate")) for p in sorted(device.glob("ports/*")))
         rate = sum(float(m.group()) for m in rates if m) * GB / 8
-        made[(device / "device").resolve()] = Network(device.name, _number(device / "device/numa_node", -1), rate)
+        networks[(device / "device").resolve()] = Network(device.name, _number(device / "device/numa_node", -1), rate)
     for device in sorted((sys / "class/net").glob("*")):
         card, speed = (device / "device").resolve(), _number(device / "speed", -1)
-        if (device / "device").exists() and card not in made and speed > 0:
-            made[card] = Network(device.name, _number(device / "device/numa_node", -1), speed * 1e6 / 8)
-    return list(made.values())
+        if (device / "device").exists() and card not in networks and speed > 0:
+            networks[card] = Network(device.name, _number(device / "device/numa_node", -1), speed * 1e6 / 8)
+    return list(networks.values())
 
 
 def _asked(lib: Any, question: Callable[[], Any], otherwise: int) -> int:
@@ -151,8 +151,8 @@ def _address(bus: str) -> str:
     >>> _address("00000000:3B:00.0"), _address("0000:3b:00.0")
     ('0000:3b:00.0', '0000:3b:00.0')
     """
-    domain, _, rest = bus.lower().partition(":")
-    return f"{domain[-4:]:0>4}:{rest}"
+    domain, _, address = bus.lower().partition(":")
+    return f"{domain[-4:]:0>4}:{address}"
 
 
 def _text(value: Any) -> str:

@@ -101,8 +101,8 @@ class DynamicQuantise(Generated):
             share = -(-x.elements // parts)
             stores = "if (lane == 0) { lows[row] = least; highs[row] = most; }"
             places = list(zip(("lows", "highs"), extremes, strict=True))
-            found = [*own, *(writes("float", name, place) for name, place in places)]
-            launches = [_range(x.elements, share, ("x[p]", "x[p]"), found, [stores])]
+            operands = [*own, *(writes("float", name, place) for name, place in places)]
+            launches = [_range(x.elements, share, ("x[p]", "x[p]"), operands, [stores])]
             ends = [reads("float", name, place) for name, place in places]
             launches.append(_range(parts, parts, ("lows[p]", "highs[p]"), [*ends, *outs], last))
         parameters = [

@@ -144,7 +144,7 @@ def _highest(e: Element) -> str:
 
 
 def _after(function: str, term: str = "v") -> Maker:
-    """A function of a sum; of whole numbers in float64."""
+    """A function of a sum; of integers in float64."""
 
     def make(e: Element, count: int, functions: dict[str, str]) -> ReduceForm:
         _numbers(e)

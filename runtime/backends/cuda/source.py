@@ -1,7 +1,7 @@
 """Lowered expressions as CUDA C++ statements for one element; the counterpart of ops/core/evaluate.py for NumPy.
 
 Whole numbers go round, divisions are floored where the primitive says so, extremes keep NaN, shifts are total, and
-numbers that fit no whole number become what they become on x86-64, where NumPy leaves it to the processor: the smallest
+numbers that fit no integer become what they become on x86-64, where NumPy leaves it to the processor: the smallest
 number of 32 bits (64 for 64-bit and unsigned 32-bit types), cut to the type.
 
 Floats of 16 bits are held as float and rounded where they are stored; so are intermediate results of chains, which
@@ -217,7 +217,7 @@ def primitive(kind: str, of: DType, to: DType, functions: dict[str, str]) -> str
             form = form.replace("FINITE", "1.7976931348623157e308" if wide else "3.402823466e38f")
     elif of is DType.BOOL:
         form = _TRUTHS.get(kind)
-    elif kind == "div":  # NumPy divides whole numbers as float64, and the result becomes whole again
+    elif kind == "div":  # NumPy divides integers as float64, and the result becomes whole again
         return cast("((double){0} / (double){1})", DType.DOUBLE, to, functions)
     else:
         form = "{0}" if kind == "abs" and not of.signed else _WHOLE.get(kind)
@@ -234,5 +234,5 @@ def primitive(kind: str, of: DType, to: DType, functions: dict[str, str]) -> str
 
 
 def _round(dtype: DType) -> str:
-    """The type without a sign in which whole numbers of an element type go round."""
+    """The type without a sign in which integers of an element type go round."""
     return "unsigned long long" if dtype.bits == 64 else "unsigned int"

@@ -70,7 +70,7 @@ class Element:
         return f"({self.wide}){float(value)!r}"
 
     def integer(self, value: int) -> str:
-        """A whole number, whatever its size."""
+        """An integer, whatever its size."""
         if value >= 2**63:
             return f"{value}ull"
         return f"({value + 1}ll - 1)" if value == -(2**63) else f"{value}ll" if abs(value) >= 2**31 else str(value)

@@ -83,11 +83,11 @@ class Topology:
 
     def link(self, a: int, b: int) -> GpuLink:
         """The link of two different GPUs. Raises InputError where one is not there."""
-        found = self.links.get((min(a, b), max(a, b)))
-        if found is None:
+        known = self.links.get((min(a, b), max(a, b)))
+        if known is None:
             there = ", ".join(str(g.index) for g in self.gpus)
             raise InputError(f"no path between GPUs {a} and {b} is known", hint=f"there are GPUs {there or 'none'}")
-        return found
+        return known
 
     def rate(self, a: int, b: int) -> float:
         """Bytes a second from one GPU to another."""
@@ -126,10 +126,10 @@ def ring(topology: Topology, gpus: Sequence[int]) -> Ring:
     first, *others = sorted(gpus)
     if not others:
         return Ring((first,), math.inf)
-    between = {(a, b): topology.rate(a, b) for a, b in permutations(gpus, 2)}
+    rate_between = {(a, b): topology.rate(a, b) for a, b in permutations(gpus, 2)}
 
     def rates(order: Sequence[int]) -> list[float]:
-        return sorted(between[pair] for pair in _pairs(order))
+        return sorted(rate_between[pair] for pair in _pairs(order))
 
     if len(gpus) <= EXHAUSTIVE:
         orders = ((first, *p) for p in permutations(others) if p[0] <= p[-1])
@@ -165,7 +165,7 @@ def findings(topology: Topology, gpus: Sequence[int] | None = None) -> list[Find
     """Return what slows a training over these GPUs (default: all) that another choice or the hardware could mend."""
     chosen = [g.index for g in topology.gpus] if gpus is None else list(gpus)
     there = {g.index: g for g in topology.gpus}
-    made = [
+    advice = [
         Finding(f"NVLink {number} of GPU {index} is down", "look at `nvidia-smi nvlink -s` and the kernel's log")
         for index, number in topology.down
         if index in chosen
@@ -174,9 +174,9 @@ def findings(topology: Topology, gpus: Sequence[int] | None = None) -> list[Find
         g = there[index]
         if g.lanes < g.most_lanes:
             told = f"GPU {index} has {g.lanes} of {g.most_lanes} PCIe lanes"
-            made.append(Finding(told, "look at its slot, its riser and what it shares lanes with"))
+            advice.append(Finding(told, "look at its slot, its riser and what it shares lanes with"))
     if len(chosen) < 2:
-        return made
+        return advice
     mine = ring(topology, chosen)
     slowest = min(((topology.rate(a, b), a, b) for a, b in _pairs(mine.gpus)), default=None)
     best = choose(topology, len(chosen))
@@ -184,17 +184,17 @@ def findings(topology: Topology, gpus: Sequence[int] | None = None) -> list[Find
         _, a, b = slowest
         told = f"the ring over GPUs {_named(chosen)} is as slow as {topology.link(a, b)} between {a} and {b}"
         gain = best.rate / mine.rate
-        made.append(Finding(told, f"GPUs {_named(best.gpus)} have a ring {gain:.1f} times as fast"))
+        advice.append(Finding(told, f"GPUs {_named(best.gpus)} have a ring {gain:.1f} times as fast"))
     linked = [(a, b) for a, b in _pairs(mine.gpus) if topology.link(a, b).path is Path.NVLINK]
     if linked and len(linked) < len(_pairs(mine.gpus)):
         apart = ", ".join(f"{a} and {b}" for a, b in _pairs(mine.gpus) if (a, b) not in linked)
-        made.append(Finding(f"no NVLink joins GPUs {apart}", "the whole ring goes at the rate of PCIe"))
+        advice.append(Finding(f"no NVLink joins GPUs {apart}", "the whole ring goes at the rate of PCIe"))
     nodes = {there[i].node for i in chosen} - {-1}
     for network in topology.networks:
         if network.node not in (-1, *nodes) and nodes:
             told = f"network {network.name} is at processor {network.node}, the GPUs at {_named(nodes)}"
-            made.append(Finding(told, "bytes for other hosts cross between processors"))
-    return made
+            advice.append(Finding(told, "bytes for other hosts cross between processors"))
+    return advice
 
 
 def _pairs(order: Sequence[int]) -> list[tuple[int, int]]:

@@ -36,7 +36,7 @@ def completed(request: KernelRequest, spared: Collection[int]) -> KernelRequest:
     return replace(request, node=replace(node, outputs=tuple(full)), outputs=outputs)
 
 
-def aside(written: Written, whole: KernelRequest, request: KernelRequest) -> Written:
+def unwanted_to_workspace(written: Written, whole: KernelRequest, request: KernelRequest) -> Written:
     """The launches for the completed question `whole`, with what `request` does not want in the workspace."""
     wanted, places, workspace = request.node.outputs, dict[int, int](), written.workspace
     for i, known in enumerate(whole.results):

@@ -75,7 +75,7 @@ class RmsNorm(IntEnum):
 
 def words(values: dict[IntEnum, int]) -> list[int]:
     """The words of a block; those without a value are 0."""
-    found = [0] * (max(values) + 1)
+    numbers = [0] * (max(values) + 1)
     for word, value in values.items():
-        found[word] = value
-    return found
+        numbers[word] = value
+    return numbers

@@ -64,5 +64,5 @@ def code_for(request: KernelRequest) -> Loaded | str:
 @cache
 def parallel() -> int:
     """The address of `GOMP_parallel` in the library whose threads oneDNN uses, 0 without it: one team serves both."""
-    found = library()
-    return address_of(found.held.GOMP_parallel) if found is not None and hasattr(found.held, "GOMP_parallel") else 0
+    openmp = library()
+    return address_of(openmp.held.GOMP_parallel) if openmp is not None and hasattr(openmp.held, "GOMP_parallel") else 0

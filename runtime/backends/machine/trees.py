@@ -147,14 +147,14 @@ class TreeEnsembles:
         if not isinstance(x, Tensor) or not x.static or x.dtype is not DType.FLOAT or len(x.sizes) != 2:
             return Declined("the rows are no matrix of float32 of known size")
         try:
-            found, ending = tables(forest_of(request.node)), _ending(request.node)
+            ensemble, ending = tables(forest_of(request.node)), _ending(request.node)
         except (ArithmeticError, LookupError, MezzoError, TypeError, ValueError) as error:
             return Declined(f"the reference tells what is wrong with the forest: {error}")  # an attribute is missing
-        if isinstance(found, str):
-            return Declined(found)
+        if isinstance(ensemble, str):
+            return Declined(ensemble)
         if isinstance(ending, str):
             return Declined(ending)
-        if found.features > x.sizes[1] or found.width > ending.targets:
+        if ensemble.features > x.sizes[1] or ensemble.width > ending.targets:
             return Declined("the trees ask for features, or vote for targets, that there are not")
         rows, columns = x.sizes
         room = aligned(4 * rows * columns) + aligned(rows * ending.targets)
@@ -166,17 +166,17 @@ class TreeEnsembles:
         assert isinstance(code, Loaded), code
         (x,) = args.inputs
         assert x is not None
-        found, ending = tables(forest_of(args.node)), _ending(args.node)
-        assert isinstance(found, Tables) and isinstance(ending, Ending)
+        ensemble, ending = tables(forest_of(args.node)), _ending(args.node)
+        assert isinstance(ensemble, Tables) and isinstance(ending, Ending)
         keys, seen = args.scratch(DType.UINT32, x.shape), args.scratch(DType.UINT8, (len(x), ending.targets))
         threads = args.request.target.threads
         if ending.whole:
             (y,) = args.outputs
             assert y is not None
-            return _walk(code, found, (x, keys, y, seen), ending, threads)
-        made = args.scratch(DType.FLOAT, (len(x), ending.targets))
-        walk = _walk(code, found, (x, keys, made, seen), ending, threads)
-        answer = made, seen.view(bool)
+            return _walk(code, ensemble, (x, keys, y, seen), ending, threads)
+        totals = args.scratch(DType.FLOAT, (len(x), ending.targets))
+        walk = _walk(code, ensemble, (x, keys, totals, seen), ending, threads)
+        answer = totals, seen.view(bool)
 
         def scores(forest: Forest, rows: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
             walk()
@@ -235,21 +235,22 @@ class _TreesCall(MachineCall):
 
 
 def _walk(
-    code: Loaded, found: Tables, arrays: tuple[Array, Array, Array, Array], ending: Ending, threads: int
+    code: Loaded, ensemble: Tables, arrays: tuple[Array, Array, Array, Array], ending: Ending, threads: int
 ) -> _TreesCall:
     """The call over rows, keys, scores and marks."""
     x, keys, scores, seen = arrays
-    work = len(x) * len(found.roots)
+    work = len(x) * len(ensemble.roots)
     count = threads if work > ALONE else 1
     values: dict[IntEnum, int] = {
         Chunked.CHUNKS: -(-len(x) // CHUNK), Chunked.THREADS: count, Chunked.PARALLEL: parallel() if count > 1 else 0,
         Trees.X: address(x), Trees.KEYS: address(keys), Trees.SCORES: address(scores), Trees.SEEN: address(seen),
-        Trees.NODES: address(found.nodes), Trees.ROOTS: address(found.roots), Trees.VOTES: address(found.votes),
-        Trees.TARGETS: address(found.targets), Trees.WEIGHTS: address(found.weights), Trees.BASE: address(ending.base),
-        Trees.ROWS: len(x), Trees.FEATURES: x.shape[1], Trees.COUNT: ending.targets, Trees.TREES: len(found.roots),
-        Trees.DEPTH: found.depth, Trees.CHUNK: CHUNK, Trees.DIVISOR: ending.divisor,
+        Trees.NODES: address(ensemble.nodes), Trees.ROOTS: address(ensemble.roots),
+        Trees.VOTES: address(ensemble.votes), Trees.TARGETS: address(ensemble.targets),
+        Trees.WEIGHTS: address(ensemble.weights), Trees.BASE: address(ending.base), Trees.ROWS: len(x),
+        Trees.FEATURES: x.shape[1], Trees.COUNT: ending.targets, Trees.TREES: len(ensemble.roots),
+        Trees.DEPTH: ensemble.depth, Trees.CHUNK: CHUNK, Trees.DIVISOR: ending.divisor,
     }  # fmt: skip
     places = {("in", 0): Trees.X, ("out", 0): Trees.SCORES}
     call = _TreesCall(code.functions["trees"], words(values), places, count, short=work < ALONE // 10)
-    call.held = found, ending
+    call.held = ensemble, ending
     return call

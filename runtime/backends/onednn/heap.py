@@ -27,11 +27,11 @@ class _HeapInfo(ctypes.Structure):
 def _asked() -> Callable[[], Any] | None:
     """Return the function that tells what of the heap is in use; None where the C library has none."""
     try:
-        found: Any = ctypes.CDLL(None).mallinfo2
+        mallinfo: Any = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError, TypeError):
         return None
-    found.restype, found.argtypes = _HeapInfo, ()
-    return found  # type: ignore[no-any-return]
+    mallinfo.restype, mallinfo.argtypes = _HeapInfo, ()
+    return mallinfo  # type: ignore[no-any-return]
 
 
 def weighed(kind: Hashable, make: Callable[[], T]) -> tuple[T, int]:
@@ -44,10 +44,10 @@ def weighed(kind: Hashable, make: Callable[[], T]) -> tuple[T, int]:
     if asked is None:
         return make(), USUAL
     before = asked()
-    made = make()
+    created = make()
     after = asked()
     grown = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd
     if len(_GROWTH) > MOST:
         _GROWTH.clear()
     _GROWTH[kind] = min(max(grown, LEAST), LARGEST)
-    return made, _GROWTH[kind]
+    return created, _GROWTH[kind]

@@ -199,14 +199,14 @@ def chosen(choice: Choice, target: TargetSpec) -> tuple[Descriptor, ...]:
 
 def held(program: Program) -> dict[Any, int]:
     """Bytes of the primitives of a program that there are now, by what they are shared by."""
-    found: dict[Any, int] = {}
+    bytes_held: dict[Any, int] = {}
     for step in program.all_steps():
         for draft in step.choice.primitives:
             key = draft, program.target.threads
             descriptor = DESCRIPTORS.alive(key)
             if descriptor is not None:
-                found[key] = descriptor.nbytes
-    return found
+                bytes_held[key] = descriptor.nbytes
+    return bytes_held
 
 
 WORK = "work"  # ("work", 0): the first temporary result

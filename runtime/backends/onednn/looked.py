@@ -49,7 +49,8 @@ class Looked:
             self._searches[place] = searches(kinds, memory.dtype.numpy)
             self._bind(place)
         self._before, self._after = (
-            [s for place, found in self._searches.items() if place[0] == side for s in found] for side in ("in", "out")
+            [s for place, placed in self._searches.items() if place[0] == side for s in placed]
+            for side in ("in", "out")
         )
         every = [*self._before, call, *self._after]
         self.short = all(getattr(part, "short", False) for part in every)

@@ -39,13 +39,13 @@ class MatMul(OneDnn):
         y = result(request)
         if min(len(a.sizes), len(b.sizes)) < 2:
             raise Refused("an operand is a vector")
-        rank, wish = len(y.sizes), usual(y.layout, y.sizes)
+        rank, layout = len(y.sizes), usual(y.layout, y.sizes)
         rows, columns = row_major(rank)[-2], row_major(rank)[-1]
-        if is_permutation(wish) and len(links) == 1:  # oneDNN's post-ops err in such results
-            if wish[-1] == columns:
-                yield self._batched(request, links, a, b, y, wish)
-            if wish[-1] == rows and 1 not in y.sizes[-2:]:
-                yield self._turned(request, links, a, b, y, wish)
+        if is_permutation(layout) and len(links) == 1:  # oneDNN's post-ops err in such results
+            if layout[-1] == columns:
+                yield self._batched(request, links, a, b, y, layout)
+            if layout[-1] == rows and 1 not in y.sizes[-2:]:
+                yield self._turned(request, links, a, b, y, layout)
         if len(b.sizes) == 2:
             left = Memory((math.prod(a.sizes[:-1]), a.sizes[-1]), a.dtype)
             yield from one_row(request, links, left, Memory(b.sizes, b.dtype), y)
@@ -57,23 +57,23 @@ class MatMul(OneDnn):
         yield self._batched(request, links, a, b, y, "")
 
     def _batched(
-        self, request: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str
+        self, request: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, layout: str
     ) -> Draft:
         sides = [
             self._side(at, t, len(y.sizes), argument)
             for argument, at, t in zip((SRC, WEIGHTS), links[0].operands, (a, b), strict=True)
         ]
-        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, wish), wish)
-        post = post_ops(request, links[1:], as_it_is(y.sizes, wish))
+        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+        post = post_ops(request, links[1:], as_it_is(y.sizes, layout))
         return Draft("matmul", (*sides, target), attributes=Attributes(post, request.target.math))
 
     def _turned(
-        self, request: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str
+        self, request: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, layout: str
     ) -> Draft:
         """The transposed product of the transposed operands, for a result whose columns shall lie together."""
         rank, (first, second) = len(y.sizes), links[0].operands
         left, right = self._side(second, b, rank, SRC), self._side(first, a, rank, WEIGHTS)
-        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, strides=strides_of(wish, y.sizes)), wish)
+        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, strides=strides_of(layout, y.sizes)), layout)
         operands = tuple(replace(o, memory=transposed(o.memory)) for o in (left, right, target))
         return Draft("matmul", operands, attributes=Attributes(math=request.target.math))
 

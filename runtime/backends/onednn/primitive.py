@@ -269,8 +269,8 @@ def described(draft: Draft, count: int) -> Descriptor:
     count = 1 if short else count
     with threads(count):
         attributes = _attributes(draft.attributes)
-        made, held = weighed(("descriptor", *_weight(draft)), lambda: _create(draft, attributes.value))
-        handle = Handle(made, "primitive_desc_destroy")
+        descriptor, held = weighed(("descriptor", *_weight(draft)), lambda: _create(draft, attributes.value))
+        handle = Handle(descriptor, "primitive_desc_destroy")
     scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
     name = api.text(handle.value, api.QUERY_IMPL)
     return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short, [held])

@@ -31,7 +31,7 @@ from .primitive import Attributes, Draft, Operand, PostOp
 
 MICROSOFT: Final = "com.microsoft"
 BYTES: Final = (DType.UINT8, DType.INT8)
-EXACT: Final = 1 << 24  # float32 holds every whole number up to here
+EXACT: Final = 1 << 24  # float32 holds every integer up to here
 
 
 class Quantised(OneDnn):

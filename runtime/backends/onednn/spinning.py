@@ -90,8 +90,8 @@ class SpinWatch:
 @cache
 def watch() -> SpinWatch | None:
     """Return what looks at the processors before runs on several threads; None where there is nothing to decide."""
-    found = library()
-    openmp = None if found is None else found.handle
+    onednn = library()
+    openmp = None if onednn is None else onednn.handle
     if openmp is None or not hasattr(openmp, "GOMP_parallel") or not watchable():
         return None
     openmp.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)

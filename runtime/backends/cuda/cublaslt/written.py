@@ -104,9 +104,9 @@ def _orders(request: KernelRequest, first: Link, y: Tensor, tail: _Tail) -> Iter
     """The layouts of A, B and D to try: as they lie and are wished for, then row-major, one after the other."""
     held = [request.inputs[i] for i in first.operands[:2]]
     a, b = ((usable(t), "") if isinstance(t, Tensor) else ("",) for t in held)
-    wishes = (usable(y), "")
+    layouts = (usable(y), "")
     seen: set[tuple[str, str, str]] = set()
-    for d, left, right in every(wishes, a, b):
+    for d, left, right in every(layouts, a, b):
         if (left, right, d) not in seen:
             seen.add((left, right, d))
             yield left, right, d

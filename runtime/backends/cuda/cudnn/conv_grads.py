@@ -27,23 +27,23 @@ class ConvGradient(CuDnn):
         """The orders of axes are those of the convolution itself: see Conv. Nothing can follow a gradient."""
         if len(links) > 1:
             raise GraphRefused("nothing can follow a gradient")
-        link, made = links[0], result(request)
+        link, gradient = links[0], result(request)
         first, second = floats(request, link.operands[:2])
-        rank = len(made.sizes)
-        if not 3 <= rank <= 5 or len({first.dtype, second.dtype, made.dtype}) > 1:
-            raise GraphRefused(f"{rank - 2} spatial axes, or {first} and {second} make {made}")
-        strict = made.dtype is DType.DOUBLE or (made.dtype is DType.FLOAT and request.target.math != "tf32")
+        rank = len(gradient.sizes)
+        if not 3 <= rank <= 5 or len({first.dtype, second.dtype, gradient.dtype}) > 1:
+            raise GraphRefused(f"{rank - 2} spatial axes, or {first} and {second} make {gradient}")
+        strict = gradient.dtype is DType.DOUBLE or (gradient.dtype is DType.FLOAT and request.target.math != "tf32")
         orders = (channels_last(rank), "")
         for layout in reversed(orders) if strict else orders:
-            yield self._draft_in(layout, request, link, first, second, made)
+            yield self._draft_in(layout, request, link, first, second, gradient)
 
     def _draft_in(
-        self, layout: str, request: KernelRequest, link: Link, first: Tensor, second: Tensor, made: Tensor
+        self, layout: str, request: KernelRequest, link: Link, first: Tensor, second: Tensor, gradient: Tensor
     ) -> GraphDraft:
-        writer, target = Writer(), operand(("out", 0), made, layout)
+        writer, target = Writer(), operand(("out", 0), gradient, layout)
         places = [("in", place) for place in link.operands[:2]]
         read = [writer.read(operand(p, t, layout)) for p, t in zip(places, (first, second), strict=True)]
-        image, weights = (second, made) if self.weights_made else (made, second)
+        image, weights = (second, gradient) if self.weights_made else (gradient, second)
         a = link.attr
         around = known(
             windows(image.sizes[2:], weights.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad"))

@@ -1,4 +1,4 @@
-"""Texts of LLVM's intermediate form for our kernels, made from types and tiles. Only needed to compile them."""
+"""Strings of LLVM's intermediate form for our kernels, made from types and tiles. Only needed to compile them."""
 
 from __future__ import annotations
 

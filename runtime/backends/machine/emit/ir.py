@@ -1,6 +1,6 @@
 """Functions as text of LLVM's intermediate form: values know their types, blocks close themselves.
 
-A kernel takes one pointer to a block of words of eight bytes, each an address or a whole number. Variables live on the
+A kernel takes one pointer to a block of words of eight bytes, each an address or an integer. Variables live on the
 stack until LLVM moves them to registers. Floating-point operations carry no flags: each rounds as it stands, and a
 product and sum become one operation only where `fma` asks for it. https://llvm.org/docs/LangRef.html
 """
@@ -105,7 +105,7 @@ class Function:
         return self.value(a.type, f"{op} {a.type} {a.name}, {b.name}")
 
     def compare(self, how: str, a: Value, b: Value | float) -> Value:
-        """A comparison: `slt` and the like of whole numbers, `olt` and the like of others."""
+        """A comparison: `slt` and the like of integers, `olt` and the like of others."""
         b = b if isinstance(b, Value) else number(b, a.type)
         width, element = parts(a.type)
         op = "fcmp" if element in ("float", "double") else "icmp"
@@ -209,7 +209,7 @@ class Function:
 
     @contextmanager
     def loop(self, first: Value | int, end: Value, step: Value | int = 1) -> Iterator[Value]:
-        """A loop over whole numbers from `first` up to `end`, which is not among them."""
+        """A loop over integers from `first` up to `end`, which is not among them."""
         first = first if isinstance(first, Value) else number(first, I64)
         head, body, out = self._label(), self._label(), self._label()
         at = self.variable(first)

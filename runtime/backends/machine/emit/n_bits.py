@@ -37,11 +37,11 @@ def variants() -> Iterator[tuple[int, int, bool]]:
 
 def functions(tier: Tier) -> list[Function]:
     """The functions of all variants."""
-    found: list[Function] = []
+    emitted: list[Function] = []
     for variant in variants():
         emitter = _NBits(*variant)
-        found += [emitter.single(), *shared(name_of(*variant), emitter.chunk, emitter.arrange)]
-    return found
+        emitted += [emitter.single(), *shared(name_of(*variant), emitter.chunk, emitter.arrange)]
+    return emitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,11 @@ class _NBits:
 
         with f.loop(0, whole, LANES) as k:
             f.set(most, larger(f.get(most), f.binary("and", f.load(f.at(source, k, F32), lanes), 0x7FFFFFFF)))
-        rest = f.variable(number(0, I32))
-        f.set(rest, number(0, I32))
+        largest = f.variable(number(0, I32))
+        f.set(largest, number(0, I32))
         with f.loop(whole, columns) as k:
-            f.set(rest, larger(f.get(rest), f.binary("and", f.load(f.at(source, k, F32), I32), 0x7FFFFFFF)))
-        top = f.get(rest)
+            f.set(largest, larger(f.get(largest), f.binary("and", f.load(f.at(source, k, F32), I32), 0x7FFFFFFF)))
+        top = f.get(largest)
         for lane in range(LANES):
             top = larger(top, f.lane(f.get(most), lane))
         small = f.binary("and", f.compare("sgt", top, 0), f.compare("slt", top, _SMALL))
@@ -359,12 +359,12 @@ class _NBits:
         """The numbers behind the last whole vector, and the odd rows."""
         rows, columns = f.word(a, NBits.M), f.word(a, NBits.K)
         y, bias = f.word(a, NBits.Y, PTR), f.word(a, NBits.BIAS, PTR)
-        rest = f.binary("mul", f.word(a, NBits.VECTORS), self.numbers)
+        regular = f.binary("mul", f.word(a, NBits.VECTORS), self.numbers)
         flags = f.at(f.word(a, NBits.WORK, PTR), f.binary("mul", rows, f.word(a, NBits.STRIDE)), F32)
         given = f.value("i1", f"icmp ne {bias}, null")
         with f.loop(0, rows) as m:
             odd = f.compare("ne", f.load(f.at(flags, m, I32), I32), 0)
-            begin = f.choose(odd, number(0, I64), rest)
+            begin = f.choose(odd, number(0, I64), regular)
             with f.when(f.compare("slt", begin, columns)), f.loop(first, last) as n:
                 place = self._result(f, a, y, m, n)
                 more = f.value(F32, f"call float @{self.name}.single({a}, {m}, {n}, {begin})")

@@ -34,8 +34,8 @@ def functions(tier: Tier) -> list[Function]:
                 with i as at:
                     one = f.load(f.at(source, at, F32), vector(many, F32))
                     each = f.load(f.at(scale, at, F32), vector(many, F32))
-                    made = f.binary("fmul", f.binary("fmul", one, f.splat(inverse, many)), each)
-                    f.store(made, f.at(f.at(y, begin, F32), at, F32))
+                    scaled = f.binary("fmul", f.binary("fmul", one, f.splat(inverse, many)), each)
+                    f.store(scaled, f.at(f.at(y, begin, F32), at, F32))
 
     return shared("rms_norm", chunk)
 
@@ -75,10 +75,10 @@ def _summed(f: Function, a: Value, x: Value, y: Value, row: Value, lanes: int) -
 def _squares(f: Function, source: Value, width: Value, lanes: int) -> Value:
     wide = vector(lanes, F32)
     totals = [f.variable(number(0, wide)) for _ in range(APART)]
-    rest = f.variable(number(0))
+    remainder = f.variable(number(0))
     for total in totals:
         f.set(total, number(0, wide))
-    f.set(rest, number(0))
+    f.set(remainder, number(0))
     several = f.binary("and", width, -lanes * APART)
     with f.loop(0, several, lanes * APART) as at:
         for i, total in enumerate(totals):
@@ -89,8 +89,8 @@ def _squares(f: Function, source: Value, width: Value, lanes: int) -> Value:
         f.set(totals[0], f.fma(one, one, f.get(totals[0])))
     with f.loop(f.binary("and", width, -lanes), width) as at:
         single = f.load(f.at(source, at, F32), F32)
-        f.set(rest, f.fma(single, single, f.get(rest)))
-    found = [f.get(total) for total in totals]
-    while len(found) > 1:
-        found = [f.binary("fadd", one, other) for one, other in zip(found[::2], found[1::2], strict=True)]
-    return f.binary("fadd", f.reduce("fadd", found[0]), f.get(rest))
+        f.set(remainder, f.fma(single, single, f.get(remainder)))
+    sums = [f.get(total) for total in totals]
+    while len(sums) > 1:
+        sums = [f.binary("fadd", one, other) for one, other in zip(sums[::2], sums[1::2], strict=True)]
+    return f.binary("fadd", f.reduce("fadd", sums[0]), f.get(remainder))

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from mezzo.runtime.compile.collection import uncollected
+from mezzo.runtime.compile.collection import collection_paused
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.parametrize("collects", [True, False])
 def test_collection_is_as_it_was(collects: bool) -> None:
     (gc.enable if collects else gc.disable)()
-    with suppress(ValueError), uncollected():
+    with suppress(ValueError), collection_paused():
         assert not gc.isenabled()
         raise ValueError("halfway")
     assert gc.isenabled() is collects
@@ -38,7 +38,7 @@ def test_garbage_of_a_plan_is_found_later() -> None:
             Circle.alive -= 1
 
     many = 10 * gc.get_threshold()[0]
-    with uncollected():
+    with collection_paused():
         for _ in range(many):
             Circle()
         assert Circle.alive == many  # here: behind the block a collection may begin by itself
