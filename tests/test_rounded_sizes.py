@@ -197,13 +197,12 @@ def test_what_lies_in_the_padding_changes_nothing(name: str) -> None:
 
 
 REFUSED: dict[str, Build] = {
-    "a convolution": lambda g, x: g.Conv(x, g.const(np.ones((4, 6, 3), np.float32)), pads=(1, 1)),
     "as many as data tell": lambda g, x: g.TopK(x, g.Cast(g.ReduceMin(g.Ceil(x), g.const([0, 1, 2]), keepdims=0),
                                                          to=7), axis=2, outputs=2),
     "frequencies of its length": lambda g, x: g.DFT(g.Unsqueeze(x, g.const([3])), None, g.const(2)),
     "places by data": lambda g, x: g.Gather(x, g.Cast(g.ReduceMax(x), to=DType.INT64.onnx), axis=2),
     "a part in between": lambda g, x: g.Slice(x, g.const([1]), g.const([-1]), g.const([2])),
-    "halves of the length": lambda g, x: g.Resize(x, None, g.const(np.array([1, 1, 2], np.float32))),
+    "lines between elements": lambda g, x: g.Resize(x, None, g.const(np.array([1, 1, 2], np.float32)), mode="linear"),
     "whole numbers that fail": lambda g, x: g.Mod(
         g.Cast(x, to=DType.INT32.onnx), g.Cast(g.Add(g.Abs(x), g.const(np.float32(1))), to=DType.INT32.onnx)),
 }  # fmt: skip

@@ -178,7 +178,8 @@ class Kernel(Protocol):
     """An implementation of some operators for one kind of device.
 
     One that says `remembers = True` looks at nothing but what the cache key of a request has, so that its
-    answer serves all nodes of that key.
+    answer serves all nodes of that key. One that packs (`Packs`), or says `any_layout = True`, is asked with the
+    layouts that its operands have; the others see them row-major.
     """
 
     @property

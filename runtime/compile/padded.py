@@ -15,6 +15,7 @@ from ..ir.graph import Graph
 from ..ir.infer import infer
 from ..ir.prune import prune
 from ..passes.chains import Chains
+from . import window_rules as window_rules  # enters its rules
 from .decoder_rules import read_directly
 from .executable import Executable, declined, executable_of
 from .growing import Growing

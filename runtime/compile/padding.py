@@ -86,7 +86,8 @@ class PaddedGraph:
     What is known only at the true sizes are inputs: `counts` how many elements count, by their terms; `numbers` arrays
     with sizes as elements, by name; `shares` how many elements are planned for each that counts, by name. `places` are
     indices, by name: the value or array that tells the true ones, and the axis that they are of; several axes where the
-    last axis of the indices has one for each.
+    last axis of the indices has one for each. `filled_later` names values with all that others hold, and padding
+    overwritten that held anything: who reads them there lets them lie in the place of these.
     """
 
     traced: Traced
@@ -104,6 +105,7 @@ class PaddedGraph:
         default_factory=dict[str, tuple[str | Array, tuple[Axis, ...], bool]]
     )
     rounded: dict[Terms, int] = field(default_factory=dict[Terms, int])
+    filled_later: dict[str, str] = field(default_factory=dict[str, str])
 
     # -- sizes ------------------------------------------------------------------------------------------------------
 
@@ -125,10 +127,27 @@ class PaddedGraph:
         if isinstance(size, int):
             return size
         value = self.normal.trace.value(self.caches.grown.get(size, size), self.values)
-        if self.padded(size):
-            rows = size in self.caches.sizes or self.normal.symbols(size) <= self.caches.masks
-            value = self.rounded[size] = planned_size(value, rows=rows)
+        if not self.padded(size):
+            return value
+        if any(s in self.normal.trace.quotients for symbols, _ in size for s in symbols):
+            return self._following(size)
+        rows = size in self.caches.sizes or self.normal.symbols(size) <= self.caches.masks
+        value = self.rounded[size] = planned_size(value, rows=rows)
         return value
+
+    def _following(self, size: Terms) -> int:
+        """The number that is planned for a size with quotients: what it is where the sizes of inputs are as planned, so
+        that windows with a stride fit as they do at true sizes."""
+        if not self.normal.rises(size):
+            raise NotPadded("a size does not grow with those of inputs")
+        values = [*self.values]
+        for symbol in self.normal.symbols(size):
+            values[symbol] = self.planned((((symbol,), 1),))
+        return self.normal.at(size, values)
+
+    def true(self, size: Size) -> int:
+        """The number that a size is at the sizes of this trace."""
+        return size if isinstance(size, int) else self.normal.trace.value(size, self.values)
 
     def sizes(self, axes: Iterable[Axis]) -> tuple[int, ...]:
         """The planned size of each axis."""
@@ -236,7 +255,7 @@ class PaddedGraph:
         origin = node.origin or ((node.name,) if node.name else ())
         self.nodes.append(
             Node(
-                op or node.op, tuple(inputs), outputs, node.attrs if attrs is None else attrs,
+                op or node.op, tuple(map(self._latest, inputs)), outputs, node.attrs if attrs is None else attrs,
                 node.domain if domain is None else domain, node.name, node.where, origin, node.device,
             )
         )  # fmt: skip
@@ -259,7 +278,14 @@ class PaddedGraph:
             filled = PaddedValue(padded.dtype, padded.axes, {**padded.fills, **fills})
             attrs = {"axis": axis, "outer": outer, "value": value}
             self.emit(node, (name, self.count(size)), {result: filled}, op="FillTail", domain="mezzo", attrs=attrs)
+            if axis not in padded.fills and name not in self.traced.graph.inputs:
+                self.filled_later[name] = result
             name = result
+        return name
+
+    def _latest(self, name: str) -> str:
+        while name in self.filled_later:
+            name = self.filled_later[name]
         return name
 
 

@@ -404,19 +404,16 @@ def reduction(g: PaddedGraph, node: Node) -> None:
         return
     if not padded.dtype.floating:
         raise refused(node, "a mean of integers")
-    # the mean over all, times how many are planned, divided by how many count
-    total, factor = f"{node.outputs[0]}@mean", f"{node.outputs[0]}@share"
-    g.emit(node, inputs, {total: padded}, op="ReduceMean")
-    share = g.share([as_terms(s) for s in rounded])
-    g.emit(
-        node,
-        (share,),
-        {factor: PaddedValue(padded.dtype, ())},
-        op="Cast",
-        domain="",
-        attrs={"to": padded.dtype.onnx},
-    )
-    g.emit(node, (total, factor), {node.outputs[0]: padded}, op="Mul", domain="", attrs={})
+    averaged(g, node, inputs, padded, rounded)
+
+
+def averaged(g: PaddedGraph, node: Node, inputs: Sequence[str], result: PaddedValue, sizes: Sequence[Size]) -> None:
+    """The mean of a node over all with zeros as padding, times how many are planned, divided by how many count."""
+    mean, factor, dtype = f"{node.outputs[0]}@mean", f"{node.outputs[0]}@share", result.dtype
+    g.emit(node, inputs, {mean: result}, op=node.op)
+    share = g.share([as_terms(s) for s in sizes])
+    g.emit(node, (share,), {factor: PaddedValue(dtype, ())}, op="Cast", domain="", attrs={"to": dtype.onnx})
+    g.emit(node, (mean, factor), {node.outputs[0]: result}, op="Mul", domain="", attrs={})
 
 
 @rule_for("LayerNormalization", "RMSNormalization")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ops.symbolic import SizeTrace, SymbolicSize, Terms, is_symbolic
@@ -24,6 +25,7 @@ class NormalSizes:
     def __init__(self, trace: SizeTrace) -> None:
         self.trace = trace
         self._known: dict[int, Terms] = {}
+        self._multiples: dict[int, tuple[int, Terms]] = {}  # so many times a quotient are other terms
         for (terms, how), outcome in trace.guards.items():
             if how == "=" and outcome:
                 self._solve(self._put_in(terms))
@@ -33,16 +35,20 @@ class NormalSizes:
             if quotient is not None and not known and not self._reaches(as_terms(quotient), number):
                 self._known = {s: self._replaced(t, number, as_terms(quotient)) for s, t in self._known.items()}
                 self._known[number] = as_terms(quotient)
+        for (terms, how), outcome in trace.guards.items():
+            if how == "=" and outcome:
+                self._divide(self._put_in(terms))
 
     def of(self, dim: Any) -> Size:
         """The normal form of a size; an int where it is the same for all."""
         if not is_symbolic(dim):
             return int(dim)
         assert type(dim) is SymbolicSize
-        terms = self._put_in(dim.terms)
-        if not terms or (len(terms) == 1 and not terms[0][0]):
-            return terms[0][1] if terms else 0
-        return terms
+        return as_size(self._put_in(dim.terms))
+
+    def multiple(self, size: Size, count: int) -> Size:
+        """So many times a size."""
+        return as_size(self._put_in(times(as_terms(size), as_terms(count))))
 
     def left(self, count: int) -> list[int]:
         """The first `count` symbols without those that are expressed by others."""
@@ -56,16 +62,58 @@ class NormalSizes:
             reached |= {s} if parts is None else set().union(*(self.symbols(self._put_in(p)) for p in parts))
         return reached
 
+    def at(self, terms: Terms, values: Sequence[int]) -> int:
+        """The number that terms in normal form are for these values of the symbols of inputs, those of quotients made
+        of them."""
+
+        def number(symbol: int) -> int:
+            parts = self.trace.quotients.get(symbol)
+            if parts is None:
+                return values[symbol]
+            above, below = (self.at(self._put_in(part), values) for part in parts)
+            return above // below
+
+        return sum(factor * math.prod(map(number, symbols)) for symbols, factor in terms)
+
+    def rises(self, terms: Terms, sign: int = 1) -> bool:
+        """True if it is plain that terms (for a `sign` of -1, their negatives) grow with the sizes of inputs."""
+        return all(
+            (self._symbol_rises(symbols[0], sign if factor > 0 else -sign) if len(symbols) == 1 else
+             factor * sign > 0 and all(self._symbol_rises(s, 1) for s in symbols))
+            for symbols, factor in terms
+            if symbols
+        )  # fmt: skip
+
+    def _symbol_rises(self, symbol: int, sign: int) -> bool:
+        parts = self.trace.quotients.get(symbol)
+        if parts is None:
+            return sign > 0
+        above, below = map(self._put_in, parts)
+        return len(below) == 1 and not below[0][0] and below[0][1] > 0 and self.rises(above, sign)
+
     def _put_in(self, terms: Terms) -> Terms:
         if not any(s in self._known for symbols, _ in terms for s in symbols):
-            return terms
+            return self._joined(terms)
         total: Mapping[tuple[int, ...], int] = {}
         for symbols, factor in terms:
             product: Terms = (((), factor),)
             for s in symbols:
                 product = times(product, self._known.get(s, (((s,), 1),)))
             total = _added(total, product)
-        return _sorted(total)
+        return self._joined(_sorted(total))
+
+    def _joined(self, terms: Terms) -> Terms:
+        """The terms without whole multiples of quotients that are known."""
+        for symbols, factor in terms if self._multiples else ():
+            for s in symbols:
+                many, others = self._multiples.get(s, (0, ()))
+                if many and abs(factor) >= many:
+                    count = abs(factor) // many * (1 if factor > 0 else -1)
+                    left = list(symbols)
+                    left.remove(s)
+                    total = _added(dict(terms), ((symbols, -count * many),))
+                    return self._joined(_sorted(_added(total, times(others, ((tuple(left), count),)))))
+        return terms
 
     def _solve(self, terms: Terms) -> None:
         """Express one symbol of terms that are 0 by the others."""
@@ -77,6 +125,15 @@ class NormalSizes:
                 self._known = {s: self._replaced(t, symbols[0], solution) for s, t in self._known.items()}
                 self._known[symbols[0]] = solution
                 return
+
+    def _divide(self, terms: Terms) -> None:
+        """Note that so many times the last quotient among terms that are 0 are the others."""
+        last = max((s for symbols, _ in terms for s in symbols), default=-1)
+        parts = [(symbols, factor) for symbols, factor in terms if last in symbols]
+        if last in self.trace.quotients and len(parts) == 1 and parts[0][0] == (last,) and abs(parts[0][1]) > 1:
+            sign = -1 if parts[0][1] > 0 else 1
+            others = tuple((m, f * sign) for m, f in terms if m != (last,))
+            self._multiples.setdefault(last, (abs(parts[0][1]), others))
 
     def _reaches(self, terms: Terms, symbol: int) -> bool:
         """True if a symbol is among terms or what their quotients are made of."""
@@ -105,6 +162,13 @@ def times(a: Terms, b: Terms) -> Terms:
 def minus(a: Terms, b: Terms) -> Terms:
     """The difference of two sizes."""
     return _sorted(_added(dict(a), tuple((m, -f) for m, f in b)))
+
+
+def as_size(terms: Terms) -> Size:
+    """Terms as a size."""
+    if not terms or (len(terms) == 1 and not terms[0][0]):
+        return terms[0][1] if terms else 0
+    return terms
 
 
 def as_terms(size: Size) -> Terms:

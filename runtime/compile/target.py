@@ -101,7 +101,7 @@ class Target:
         for kernel in map(itself, self._serves(node)[0]):
             reason: str | None
             try:
-                answer = kernel.select(request if _packs(type(kernel)) else without_layouts(request))
+                answer = kernel.select(request if _knows_layouts(type(kernel)) else without_layouts(request))
             except Exception as error:
                 if isinstance(error, MezzoError) and not isinstance(error, PlanError):
                     raise error.at(node.place) from error.__cause__
@@ -135,5 +135,5 @@ class Target:
 
 
 @cache
-def _packs(kernel: type[Kernel]) -> bool:
-    return issubclass(kernel, Packs)
+def _knows_layouts(kernel: type[Kernel]) -> bool:
+    return issubclass(kernel, Packs) or getattr(kernel, "any_layout", False)

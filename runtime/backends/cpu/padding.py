@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ....ops import Tensor
 from ....ops.errors import ShapeError
-from ....ops.layouts import is_permutation, parse
+from ....ops.layouts import padded, parse
 from ....ops.tensor.padding import fitting
 from ....ops.types import Array, DType
 from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
 
 
 class FillTail(Listed):
-    """FillTail over the bytes of its operand, in any order of its axes."""
+    """FillTail over the bytes of its operand, in any layout that keeps the rows of the axis whole."""
 
     name = "numpy.fill_tail"
     operators = listed("mezzo::FillTail")
     remembers = True
+    any_layout = True
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         x = request.inputs[0]
         if not isinstance(x, Tensor) or not x.static:
             return Declined("sizes are not known")
-        layout = x.layout if is_permutation(x.layout) and request.node.attrs.get("outer", 1) == 1 else ""
+        layout = x.layout if _may_stay(x, request.node.attrs) else ""
         return Choice(self.name, aliases=(Alias(0, 0),), layouts=(layout, "", layout) if layout else ())
 
     def prepare(self, args: KernelArgs) -> Call:
@@ -33,11 +36,8 @@ class FillTail(Listed):
         assert x is not None and count is not None and out is not None and isinstance(known, Tensor)
         axis, blocks = args.node.attrs["axis"], args.node.attrs.get("outer", 1)
         value = fitting(args.node.attrs.get("value", 0.0), known.dtype)
-        there = _shown(out, known)
-        sizes = there.shape
-        there = there.reshape(*sizes[:axis], blocks, -1, *sizes[axis + 1 :]) if blocks > 1 else there
-        at = (slice(None),) * (axis + (blocks > 1))
-        size, same = there.shape[len(at)], x.ctypes.data == out.ctypes.data
+        there = _rows(out, known, axis, blocks)
+        size, same = len(there), x.ctypes.data == out.ctypes.data
 
         def run() -> None:
             if not same:
@@ -45,18 +45,31 @@ class FillTail(Listed):
             n = int(count)
             if not 0 <= n <= size:
                 raise ShapeError(f"the first {n} of {size}")
-            there[(*at, slice(n, None))] = value
+            there[n:] = value
 
         return run
 
 
-def _shown(memory: Array, known: Tensor) -> Array:
-    """The elements of a tensor in the order of its axes, as a view of its bytes."""
+def _may_stay(x: Tensor, attrs: Mapping[str, Any]) -> bool:
+    """True if FillTail can be computed in the layout of its operand. Kernels of blocked layouts count on zeros where
+    blocks are not full."""
+    if not x.layout or "=" in x.layout or attrs.get("outer", 1) != 1:
+        return False
+    _, blocks, more = parse(x.layout, x.rank)
+    full = padded(x.layout, x.sizes) == x.sizes
+    return not more and all(dim != attrs["axis"] for dim, _ in blocks) and (full or attrs.get("value", 0.0) == 0)
+
+
+def _rows(memory: Array, known: Tensor, axis: int, blocks: int) -> Array:
+    """The rows of an axis (of `blocks` equal blocks of it) as the first axis of a view of the bytes of a tensor."""
     if not known.layout:
-        return memory.reshape(known.sizes)
-    order, _, _ = parse(known.layout, len(known.sizes))
-    laid = memory.reshape(-1).view(known.dtype.numpy).reshape([known.sizes[a] for a in order])
-    return laid.transpose(np.argsort(order))
+        sizes = (*known.sizes[:axis], blocks, known.sizes[axis] // blocks, *known.sizes[axis + 1 :])
+        return np.moveaxis(memory.reshape(sizes), axis + 1, 0)
+    order, inner, _ = parse(known.layout, known.rank)
+    whole = [math.prod(n for dim, n in inner if dim == d) for d in order]
+    sizes = tuple(-(-known.sizes[d] // n) for d, n in zip(order, whole, strict=True))
+    laid = memory.reshape(-1).view(known.dtype.numpy).reshape(*sizes, *(n for _, n in inner))
+    return np.moveaxis(laid, order.index(axis), 0)
 
 
 class ConcatHeads(Listed):
