@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..ops.errors import WireError
 from .protocol import messages as m
 from .protocol import serving as s
 from .stream import Stream
@@ -21,3 +22,8 @@ class Peer:
         self.targets: dict[int, memoryview] = {}  # where it wants the value of a key that it pushes
         self.packings: dict[int, str] = {}  # the scheme of a key that it pushes packed
         self.answered: dict[int, tuple[int, int]] = {}  # of its value: the step, and the bytes that were sent
+
+    def check(self, rank: int) -> None:
+        """Check that it speaks for this rank. Raises WireError."""
+        if self.rank == m.NOBODY or rank != self.rank:
+            raise WireError(f"rank {self.rank} speaks for rank {rank}", where=self.name)

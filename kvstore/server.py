@@ -205,7 +205,7 @@ class Server:
         header, push = frame
         assert isinstance(push, m.Push)
         if push.rank != peer.rank:
-            self._check_speaker(peer, push.rank)
+            peer.check(push.rank)
         wire.check(header, self._keys)
         if peer.targets:
             peer.targets.pop(push.key, None)
@@ -219,7 +219,7 @@ class Server:
         """Tell the machine of a push, and keep what it says about the payload."""
         push = frame.message
         assert isinstance(push, m.Push)
-        self._check_speaker(peer, push.rank)
+        peer.check(push.rank)
         wire.check(frame.header, self._keys)
         hi = push.offset + frame.header.length
         peer.targets.pop(push.key, None)
@@ -245,7 +245,7 @@ class Server:
 
     def _offered(self, peer: Peer, frame: Frame, offer: m.Offer) -> None:
         """Bytes of a push lie in lent memory."""
-        self._check_speaker(peer, offer.rank)
+        peer.check(offer.rank)
         peer.packings.pop(offer.key, None)
         shard = self._keys.get(offer.key)
         lo, hi = offer.offset, offer.offset + offer.length
@@ -269,7 +269,7 @@ class Server:
 
     def _packed(self, peer: Peer, frame: Frame, packed: m.Packed, payload: memoryview) -> None:
         """A frame of a push has come packed."""
-        self._check_speaker(peer, packed.rank)
+        peer.check(packed.rank)
         self._packed_values.check()
         header = wire.as_push(frame.header, packed)
         wire.check(header, self._keys)
@@ -280,7 +280,7 @@ class Server:
 
     def _lent(self, peer: Peer, message: m.Lend) -> None:
         """Map a segment that the agent of this host lends, or forget it."""
-        self._check_speaker(peer, message.rank)
+        peer.check(message.rank)
         if not message.size:
             peer.segments.pop(message.number, None)
             return
@@ -324,7 +324,7 @@ class Server:
                 self._packed(peer, frame, message, payload)
             case m.Pull(key, step, rank):
                 peer.targets.pop(key, None)
-                self._check_speaker(peer, rank)
+                peer.check(rank)
                 wire.check(frame.header, self._keys)
                 self._handle(s.Asked(rank, key, step, peer.lane))
             case m.SetOptimizer():
@@ -341,16 +341,15 @@ class Server:
                 peer.said_bye = code == 0
                 if code:
                     self._handle(s.Left(peer.rank, f"failed: {reason}", lane=peer.lane, who=peer.name))
+            case m.Late(key, step, rank):
+                peer.check(rank)
+                self._handle(s.Excused(rank, key, step))
             case m.Failed(_, reason):
                 self._member.fail(PeerError(reason, where=peer.name))
             case m.Heartbeat():
                 pass
             case _:
                 raise WireError(f"{type(message).__name__} is no message for a server", where=peer.name)
-
-    def _check_speaker(self, peer: Peer, rank: int) -> None:
-        if peer.rank == m.NOBODY or rank != peer.rank:
-            raise WireError(f"rank {peer.rank} speaks for rank {rank}", where=peer.name)
 
     def _joined(self, peer: Peer, hello: m.Hello) -> None:
         if peer.rank != m.NOBODY:
@@ -395,7 +394,7 @@ class Server:
         return f"worker {ranks[hello.lane - 1]} on host {hello.host!r}"
 
     def _declared(self, peer: Peer, init: m.Init) -> None:
-        self._check_speaker(peer, init.rank)
+        peer.check(init.rank)
         known = len(self._keys)
         try:
             key = self._keys.admit(init)
@@ -452,7 +451,7 @@ class Server:
 
     def _rows(self, peer: Peer, frame: Frame, message: m.Rows, payload: memoryview) -> None:
         """Step some rows of a value when all of them have arrived."""
-        self._check_speaker(peer, message.rank)
+        peer.check(message.rank)
         wire.check(frame.header, self._keys)
         key, lo = message.key, message.offset
         if message.total > self._shards.most_rows(key) or lo + len(payload) > message.total:
@@ -474,7 +473,7 @@ class Server:
     def _slices(self, peer: Peer, frame: Frame, message: m.Slices, payload: memoryview) -> None:
         """Answer a request for some bytes of a value. Earlier pushes of its rank have been answered, so there is
         nothing to wait for; in a sequential store no round of the key is open."""
-        self._check_speaker(peer, message.rank)
+        peer.check(message.rank)
         wire.check(frame.header, self._keys)
         if len(payload) % 8:
             raise WireError(f"{len(payload)} bytes of slices", where=peer.name)

@@ -93,7 +93,7 @@ class Uplink:
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
         self.failed: Callable[[MezzoError], None] = _ignore
-        self.asked: Callable[[str], None] = _ignore  # who is missing from the round of a key
+        self.asked: Callable[[str], bool] = bool  # who is missing from the round of a key; True: others keep this host
         self._addresses = list(servers)
         self._streams: dict[int, Stream] = {}  # by server, where there is a connection
         self._numbers: dict[Stream, int] = {}
@@ -356,8 +356,8 @@ class Uplink:
             case m.Lend():
                 self._reached(number, message)
             case m.Late(key):
-                if (name := self._client.name(number, key)) is not None:
-                    self.asked(name)
+                if (name := self._client.name(number, key)) is not None and self.asked(name):
+                    stream.send(wire.encode(message))
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):

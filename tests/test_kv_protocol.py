@@ -304,6 +304,36 @@ def test_who_is_missing_is_asked_again_only_after_something_has_come() -> None:
     assert [machine.handle(s.ServerTicked(now)) for now in (200.0, 201.0, 321.5)] == [(), (), (s.Ask(2, 1, 1),)]
 
 
+def test_who_waits_for_others_is_not_named_before_them() -> None:
+    machine = Rounds([0, 1, 2], answers=10.0)
+    machine.handle(s.KeyDeclared(1, 4, "w", step=0))
+    for rank in range(3):
+        machine.handle(s.Joined(rank))
+    machine.handle(s.Excused(1, 1, 1))  # nobody has asked
+    push(machine, 0, 1)
+    asked = (s.Ask(1, 1, 1), s.Ask(2, 1, 1))
+    assert [machine.handle(s.ServerTicked(now)) for now in (0.0, 1.0, 122.0)] == [(), (), asked]
+    machine.handle(s.Excused(2, 1, 2))  # of another step
+    machine.handle(s.Excused(1, 1, 1))
+    (failed,) = machine.handle(s.ServerTicked(132.0))
+    assert failed == s.ServerFail((2,), "step 1 of key 'w' waits for rank 2; nothing came for 120 s")
+
+
+def test_all_who_are_missing_may_wait_for_others_a_little_longer() -> None:
+    machine = Rounds([0, 1], answers=10.0)
+    machine.handle(s.KeyDeclared(1, 4, "w", step=0))
+    for rank in range(2):
+        machine.handle(s.Joined(rank))
+    push(machine, 0, 1)
+    for now in (0.0, 1.0, 122.0):
+        machine.handle(s.ServerTicked(now))
+    machine.handle(s.Excused(1, 1, 1))
+    assert machine.handle(s.ServerTicked(150.0)) == ()
+    assert machine.handle(s.ServerTicked(152.0)) == (
+        s.ServerFail((1,), "step 1 of key 'w' waits for rank 1; nothing came for 120 s"),
+    )
+
+
 def test_a_push_that_stopped_names_its_rank() -> None:
     machine = server(2, nbytes=128)
     push(machine, 0, 1, 128)

@@ -54,6 +54,7 @@ ONCE = {  # seeds that failed once, by why
     "an agent did not know that who was late waited for another key, and other hosts": (2_001_218,),
     "who had not begun a round waited for another key, which a worker had not summed": (2_127_659,),
     "a server that froze for a while kept a rank, which another server named": (2_084_507,),
+    "a server named a host that waited, in a round of another key, for the agent that was frozen": (2_143_844,),
 }  # fmt: skip
 
 

@@ -532,15 +532,16 @@ class Group(Waiting):
                 self._check()
                 self._step(self._patience)
 
-    def asked(self, name: str) -> None:
-        """Tell the level above, whose deadline for a round ends, who of this host keeps it; called by the thread that
-        drives. Nobody does where no worker has begun the round, or a round of another key waits for other hosts."""
+    def asked(self, name: str) -> bool:
+        """Tell the level above, whose deadline for a round ends, who of this host keeps it, or (True) that a round of
+        another key waits for other hosts; called by the thread that drives."""
         value, busy = self._by_name[name], self._busy()
         if self.me == self.members:  # the agent begins no rounds; those of keys that it lifts are over or under way
             busy = [v for v in self._values.values() if v.leader != self.me or v.clocks.max() >= v.step]
         if value in busy and all(self._late_here(at) for at in busy):
             value = self._surest(value, busy)
             self._blame(value, self._late_here(value))
+        return any(at is not value and not self._late_here(at) for at in busy)
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""

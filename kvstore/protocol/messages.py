@@ -155,7 +155,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A round waits for this rank of level 2, and its deadline ends now: which of the host's workers are missing?"""
+    """A round waits for this rank of level 2, and its deadline ends now: which of the host's workers are missing? The
+    rank tells the scheduler or, where none is, answers with the same: its host waits for others, in another round."""
 
     key: int
     step: int

@@ -95,6 +95,7 @@ class OneKey:
     stirred: bool = False  # since the last tick
     since: float | None = None  # when somebody began to wait
     asks: bool = False  # those who are missing, since then
+    excused: set[int] = field(default_factory=set[int])  # those of them who wait for others in another round
     nbytes: int = field(init=False)
     own: bool = field(init=False)  # of the store: its rounds are sums, and no optimizer steps it
 

@@ -37,6 +37,7 @@ from .serving import (
     Asked,
     Configured,
     Event,
+    Excused,
     Instruction,
     Joined,
     KeyDeclared,
@@ -48,6 +49,8 @@ from .serving import (
     ServerReceive,
     ServerTicked,
 )
+
+EXCUSED = 3  # times as long as for answers, a round goes on of which all ranks that are missing are kept by others
 
 
 @dataclass(slots=True)
@@ -114,6 +117,7 @@ class Rounds:
             Opened: self._on_opened,
             Arrived: self._on_arrived,
             Asked: self._on_asked,
+            Excused: self._on_excused,
             ServerTicked: self._on_ticked,
         }
 
@@ -272,7 +276,8 @@ class Rounds:
         for key in self._keys.values():
             if key.stirred or not key.waits or key.since is None:
                 key.since, key.stirred, key.asks = e.now if key.waits else None, False, False
-            elif e.now - key.since > self.deadline + self._answers:
+                key.excused.clear()
+            elif e.now - key.since > self.deadline + self._answers * (1 if self._late_ranks(key) else EXCUSED):
                 return [self._late(key)]
             elif e.now - key.since > self.deadline and not key.asks:
                 key.asks, number, step = True, key.declared.key, _waiting(key)
@@ -282,8 +287,18 @@ class Rounds:
     def _named(self, ranks: Sequence[int]) -> str:
         return " and ".join(self._names[rank] for rank in ranks) if self._names else named(ranks)
 
+    def _on_excused(self, e: Excused) -> Iterable[Instruction]:
+        key = self._keys.get(e.key)
+        if key is not None and key.asks and key.waits and e.step == _waiting(key):
+            key.excused.add(e.rank)
+        return ()
+
+    def _late_ranks(self, key: OneKey) -> tuple[int, ...]:
+        """The ranks that a round waits for and that others do not keep, as far as these have said so."""
+        return tuple(rank for rank in key.missing() if rank not in key.excused)
+
     def _late(self, key: OneKey) -> ServerFail:
-        ranks = tuple(key.missing())
+        ranks = self._late_ranks(key) or tuple(key.missing())
         waiting = _waiting(key)
         what = f"step {waiting}" if waiting else "the initial value"
         which = f"of key {key.declared.name!r}"

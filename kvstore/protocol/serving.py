@@ -101,13 +101,21 @@ class Asked(NamedTuple):
     lane: int = 0
 
 
+class Excused(NamedTuple):
+    """This rank, which was asked (`Ask`), waits for others in a round of another key."""
+
+    rank: int
+    key: int
+    step: int
+
+
 class ServerTicked(NamedTuple):
     """Time has passed; seconds of a clock that only this event tells."""
 
     now: float
 
 
-Event = KeyDeclared | Configured | Joined | Left | Opened | Arrived | Pushed | Asked | ServerTicked
+Event = KeyDeclared | Configured | Joined | Left | Opened | Arrived | Pushed | Asked | Excused | ServerTicked
 
 # ------------------------------------------------------------------------------------------------------- what to do
 

@@ -22,7 +22,6 @@ WHO = (
 )
 LINK = re.compile(rf"{WHO} (?:is lost|failed|ended with code \d+): (?:{WHO}: )?(?:\w+Error: )?(?:\w+, rank \d+: )?")
 BARRIER = re.compile(r"barrier '\w+' waits for ranks? ([\d, ]+) since")
-ROUND = re.compile(r"(?:step \d+|the initial value) of key '\w+' waits for")
 BARE = ("Connection reset by peer", "it closed the connection")
 
 
@@ -81,14 +80,11 @@ def check(job: Job) -> None:
     if any(victim in job.schedulers for victim in fate.victims):  # who stands at a barrier is late because of it
         standing = [process for process, worker in job.workers.items() if worker.stands]
         culprits.update(*(names_of(job, process) for process in standing))
-    silent = len(job.servers) > 1 and any(victim in job.servers and victim.frozen_at for victim in fate.victims)
     for process in failed:
         assert process.error is not None
         text = process.error.message
         if (at := BARRIER.search(text)) and _absent(job, at[1]):
             continue  # it is the scheduler's, who cannot know what keeps them
-        if silent and ROUND.search(text):
-            continue  # it is that of a server, which cannot know that another one keeps this rank
         if fate.text and fate.text not in text and "nobody listens" not in text:
             world.violate(f"{process.name} says {text!r}, and not that {fate.text!r}")
         if text.startswith("not all have come"):

@@ -104,8 +104,8 @@ DEFECTS = (
     Defect(
         "nobody looks at the deadline of a round",
         f"{PROTOCOL}/rounds.py",
-        ("            elif e.now - key.since > self.deadline + self._answers:\n"),
-        ("            elif e.now - key.since > 100 * self.deadline:\n"),
+        ("e.now - key.since > self.deadline + self._answers * (1 if self._late_ranks(key) else EXCUSED):\n"),
+        ("e.now - key.since > 100 * self.deadline:\n"),
     ),
     Defect(
         "a late round names those who have come",
