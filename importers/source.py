@@ -95,7 +95,8 @@ def opened(path: Path, budget: Budget) -> BufferedReader:
         budget.check("file_bytes", found.st_size, "bytes of the model file", where=str(path))
         return open(path, "rb")
     except FileNotFoundError as error:
-        raise ModelError("there is no such file", where=str(path), hint=_neighbours(path)) from error
+        text = "it is a link, and there is no such file as it names" if path.is_symlink() else "there is no such file"
+        raise ModelError(text, where=str(path), hint=_neighbours(path)) from error
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise _unreadable(path, error) from error
 
@@ -105,7 +106,7 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 
 
 def _neighbours(path: Path) -> str:
-    inside = sorted(p.name for p in path.parent.glob("*.onnx")) if path.parent.is_dir() else []
+    inside = sorted(p.name for p in path.parent.glob("*.onnx") if p.exists()) if path.parent.is_dir() else []
     return f"models in that folder: {', '.join(inside[:5])}" if inside else "check the path"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -495,9 +497,14 @@ def main() -> None:
         click.echo(f"mezzo: {type(error).__name__}: {error}", err=True)
         sys.exit(2)
     except OSError as error:
-        if error.filename is None:  # no file that somebody gave
+        if error.filename is None and error.errno != errno.ENOSPC:  # no file that somebody gave, nor what is printed
             raise
-        click.echo(f"mezzo: {error.filename}: {error.strerror}", err=True)
+        click.echo(f"mezzo: {error.filename or 'standard output'}: {error.strerror}", err=True)
+        if error.filename is None:
+            os._exit(2)  # at a usual end Python would write the rest again, and tell of that
+        sys.exit(2)
+    except MemoryError as error:
+        click.echo(f"mezzo: there is not enough memory: {error}", err=True)
         sys.exit(2)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +26,8 @@ def given_arrays(texts: tuple[str, ...]) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name, path in inputs.parse_sizes(texts).items():
         try:
-            found[name] = np.load(Path(path), allow_pickle=False)
+            with open(path, "rb") as file:
+                found[name] = np.lib.format.read_array(file, allow_pickle=False)
         except Exception as error:  # NumPy raises all kinds for damage
             raise InputError(f"not a .npy file: {error}", where=path, hint="write it with numpy.save") from error
     return found

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.models.digits import digits_model
 from mezzo.ops.types import f32
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
@@ -145,3 +146,24 @@ def test_sizes_that_a_model_does_not_take_are_not_planned() -> None:
     with pytest.raises(mz.InputError, match="are a mapping"):
         session.warmup([(2, 4)])  # type: ignore[arg-type]
     session.warmup({"x": (2, 4)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "MODEL", "--dim", "batch=99999999999"], "there is not enough memory"),
+        (["run", "MODEL", "--input", "image=IN.npz"], "IN.npz: not a .npy file"),
+        (["serve", "=MODEL"], "no name of a model"),
+        (["serve", "a/b=MODEL"], "no name of a model"),
+    ],
+)
+def test_arguments_of_the_command(arguments: list[str], said: str, tmp_path: Path) -> None:
+    """A traceback, an array of text, and servers of models that no address names."""
+    np.savez(tmp_path / "IN.npz", image=np.zeros((1, 1, 8, 8), np.float32))
+    asked = [a.replace("MODEL", str(digits_model())).replace("IN", str(tmp_path / "IN")) for a in arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "mezzo", *asked], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert said in done.stderr.replace(f"{tmp_path}/", "")
+    assert "Traceback" not in done.stderr

@@ -58,6 +58,10 @@ def sources(given: Sequence[str]) -> tuple[Source, ...]:
         found += models
     for source in found:
         source.versions()
+        if not source.name or "/" in source.name:
+            raise InputError(
+                f"{source.name!r} is no name of a model", where="serve", hint="give NAME=PATH, without a /"
+            )
     names = [s.name for s in found]
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
