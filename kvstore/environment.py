@@ -37,6 +37,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, get_args
 
 from ..ops.errors import InputError, MezzoError
+from ..runtime.environment import switch
 from . import schedulers, secret
 
 Role = Literal["worker", "server", "scheduler"]
@@ -186,8 +187,7 @@ def deadline() -> float:
 
 def attempt() -> int:
     """Number of times that a launcher has begun this job before, from the environment; 0 where it does not say."""
-    text = os.environ.get(ATTEMPT, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(switch(ATTEMPT) or 0)
 
 
 def local(address: str) -> bool:

@@ -34,10 +34,10 @@ def full_name(device: str) -> str:
         return device
     told = {MINE: switch(MINE), **{n: os.environ.get(n, "") for n in LOCAL_RANKS}}
     name, number = next(((n, text) for n, text in told.items() if text), (MINE, "0"))
-    if not number.isdecimal():
-        raise InputError(f"{name}={number!r} is no number of a GPU", hint="the launcher of the job sets it")
     if name == MINE:
         return f"{GPU}{int(number)}"
+    if not number.isdecimal():
+        raise InputError(f"{name}={number!r} is no number of a GPU", hint="the launcher of the job sets it")
     from .backends.cuda.driver import count  # with the first GPU that is asked for
 
     return f"{GPU}{int(number) % max(count(), 1)}"

@@ -1,8 +1,10 @@
-"""The environment variables that this package reads; any other `MEZZO_*` variable is refused."""
+"""The environment variables that this package reads; any other `MEZZO_*` variable is refused, and so are values that
+they do not take."""
 
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from operator import index
 from typing import Any
@@ -14,13 +16,13 @@ from ..ops.errors import InputError
 PREFIX = "MEZZO_"
 SWITCHES = {
     "MEZZO_CACHE": "the folder of compiled GPU kernels; a folder of the user if not given",
-    "MEZZO_CACHE_SIZE": "MiB that they may take, 1024 if not given; 0 keeps nothing",
+    "MEZZO_CACHE_SIZE": "the MiB that compiled GPU kernels may take, 1024 if not given; 0 keeps nothing",
     "MEZZO_REPLAY": "where a run that `mezzo replay` began writes its manifest",
     "MEZZO_RECORD": "the folder in which the workers of a job write manifests, as `mezzo launch --record` sets it",
     "MEZZO_RECORD_COMMAND": "the command of that launcher, as JSON",
     "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
     "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
-    "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",
+    "MEZZO_ENGINE_THREADS": "a number above 0: how many workloads may compute at once; all processors if not given",
     "MEZZO_GPU_CHECK": "1 to wait for each step on a GPU, so that a fault is told of the step that has it",
     "MEZZO_MACHINE_CODE": "'off' to run without machine code of our own",
     "MEZZO_ONEDNN": "'off' to run without oneDNN, or the path of a library to take instead",
@@ -46,14 +48,21 @@ SWITCHES = {
     "MEZZO_TLS_CERT": "a file with the certificate of this process; made when it listens if not given",
     "MEZZO_TLS_KEY": "a file with the private key of that certificate",
 }
+# What they take, as expressions; files and folders are looked at where they are opened, and what the process of a job
+# is told by kvstore/environment.py, all at once.
+_NUMBER = "[0-9]+"
+VALUES = {
+    "MEZZO_CACHE_SIZE": _NUMBER, "MEZZO_ENGINE": "threaded|naive", "MEZZO_ENGINE_CHECK": "0|1",
+    "MEZZO_ENGINE_THREADS": "0*[1-9][0-9]*", "MEZZO_GPU_CHECK": "0|1", "MEZZO_MACHINE_CODE": "off",
+    "MEZZO_KV_STEPS": _NUMBER, "MEZZO_KV_VERBOSE": "0|1", "MEZZO_GPU": _NUMBER, "MEZZO_ATTEMPT": _NUMBER,
+}  # fmt: skip
 
 
 def switch(name: str) -> str:
-    """Return the value of one of `SWITCHES` in the environment, or an empty string. Raises InputError for an unknown
-    MEZZO_*.
+    """Return the value of one of `SWITCHES` in the environment, or an empty string.
 
-    Raises InputError where the environment has a `MEZZO_*` variable that nothing reads: a misspelt switch would be a
-    silent one.
+    Raises InputError where the environment has a `MEZZO_*` variable that nothing reads, or one with a value that it
+    does not take: a misspelt switch would be a silent one.
 
     >>> os.environ["MEZZO_ENGIN"] = "naive"
     >>> switch("MEZZO_ENGINE")
@@ -62,8 +71,10 @@ def switch(name: str) -> str:
       hint: did you mean MEZZO_ENGINE?
     >>> del os.environ["MEZZO_ENGIN"]
     """
-    for variable in os.environ:
-        if variable.startswith(PREFIX) and variable not in SWITCHES:
+    for variable, value in os.environ.items():
+        if not variable.startswith(PREFIX):
+            continue
+        if variable not in SWITCHES:
             from difflib import get_close_matches  # of a start, a millisecond
 
             near = get_close_matches(
@@ -71,6 +82,9 @@ def switch(name: str) -> str:
             )
             hint = f"did you mean {PREFIX}{near[0]}?" if near else f"there are {', '.join(SWITCHES)}"
             raise InputError(f"{variable} is unknown", where="environment", hint=hint)
+        if value and variable in VALUES and not re.fullmatch(VALUES[variable], value):
+            hint = f"it is {SWITCHES[variable]}; leave it out otherwise"
+            raise InputError(f"{variable}={value!r} means nothing", where="environment", hint=hint)
     return os.environ.get(name, "")
 
 

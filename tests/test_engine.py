@@ -459,9 +459,9 @@ def test_a_process_ends_although_a_workload_does_not() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("MEZZO_ENGINE", "fast", "'threaded' or 'naive'"),
+        ("MEZZO_ENGINE", "fast", "'threaded', or 'naive' to run"),
         ("MEZZO_ENGINE_THREADS", "none", "a number above 0"),
-        ("MEZZO_ENGINE_CHECK", "yes", "give 1"),
+        ("MEZZO_ENGINE_CHECK", "yes", "it is 1 to catch"),
         ("MEZZO_ENGNE", "naive", "did you mean MEZZO_ENGINE?"),
         ("MEZZO_X", "1", "there are MEZZO_CACHE, "),
     ],

@@ -279,7 +279,7 @@ def test_a_process_finds_its_own_gpu(standin: Standin, monkeypatch: pytest.Monke
     standin.devices = 1  # as Slurm shows each task its own
     assert full_name("gpu") == "gpu:0"
     monkeypatch.setenv("MEZZO_GPU", "one")
-    with pytest.raises(InputError, match="MEZZO_GPU='one' is no number of a GPU"):
+    with pytest.raises(InputError, match="MEZZO_GPU='one' means nothing"):
         device_named("gpu")
 
 

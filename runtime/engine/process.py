@@ -8,7 +8,7 @@ import sys
 from _thread import allocate_lock
 from traceback import format_exception
 
-from ...ops.errors import ForkedProcess, InputError
+from ...ops.errors import ForkedProcess
 from ..environment import switch
 from .engine import Engine, alive
 
@@ -36,14 +36,9 @@ def engine() -> Engine:
 
 def from_environment() -> Engine:
     """An engine as the environment asks for it. Raises InputError."""
-    count = switch("MEZZO_ENGINE_THREADS")
-    if count and not (count.isdecimal() and int(count)):
-        raise InputError(f"MEZZO_ENGINE_THREADS={count}", where="environment", hint="give a number above 0")
-    check = switch("MEZZO_ENGINE_CHECK")
-    if check not in ("", "0", "1"):
-        raise InputError(f"MEZZO_ENGINE_CHECK={check}", where="environment", hint="give 1, or leave it out")
+    count, check = switch("MEZZO_ENGINE_THREADS"), switch("MEZZO_ENGINE_CHECK") == "1"
     mode = switch("MEZZO_ENGINE") or "threaded"
-    return Engine(mode, threads={"compute": int(count)} if count else None, check=check == "1")
+    return Engine(mode, threads={"compute": int(count)} if count else None, check=check)
 
 
 def _at_exit(engine: Engine) -> None:

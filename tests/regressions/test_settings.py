@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +168,29 @@ def test_arguments_of_the_command(arguments: list[str], said: str, tmp_path: Pat
     assert done.returncode == 2
     assert said in done.stderr.replace(f"{tmp_path}/", "")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("MEZZO_ONEDNN", "/no/library", "cannot be loaded"),
+        ("MEZZO_ONEDNN", "libc.so.6", "is not oneDNN"),
+        ("MEZZO_MACHINE_CODE", "no", "it is 'off' to run without"),
+        ("MEZZO_ENGINE", "x", "it is 'threaded', or 'naive'"),
+        ("MEZZO_KV_VERBOSE", "yes", "it is 1 to write"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["onnx", "mezzo"])
+def test_settings_of_the_environment(name: str, value: str, said: str, suffix: str, tmp_path: Path) -> None:
+    """A library that is not there left the work to NumPy without a word, and values that nothing reads did nothing."""
+    path = digits_model()
+    if suffix == "mezzo":
+        path = tmp_path / "m.mezzo"
+        mz.load(digits_model()).save(path)
+    done = subprocess.run(
+        [sys.executable, "-m", "mezzo", "run", str(path)], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, name: value},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"environment: {name}={value!r}" in done.stderr
+    assert said in done.stderr

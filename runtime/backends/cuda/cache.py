@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from ....ops.errors import InputError, ModelError
+from ....ops.errors import ModelError
 from ...environment import switch
 from ...files import replace_file
 
@@ -70,15 +70,12 @@ def safe(path: Path) -> bool:
 
 
 def limit() -> int:
-    """Bytes that all entries may take together. Raises InputError where the environment has no number of MiB.
+    """Bytes that all entries may take together.
 
     >>> limit() >> 20
     1024
     """
-    size = switch("MEZZO_CACHE_SIZE") or str(USUAL)
-    if not size.isdecimal():
-        raise InputError(f"{size!r} is no number of MiB", where="MEZZO_CACHE_SIZE", hint="0 keeps nothing")
-    return int(size) << 20
+    return int(switch("MEZZO_CACHE_SIZE") or USUAL) << 20
 
 
 def key_of(*parts: str | bytes) -> str:

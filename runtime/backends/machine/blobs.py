@@ -68,7 +68,7 @@ def loaded() -> Loaded | str:
 
 @cache
 def _loaded() -> Loaded | str:
-    if switch(SWITCH).lower() in ("off", "0", "no"):
+    if switch(SWITCH):
         return f"{SWITCH}=off"
     tier = tier_here()
     if isinstance(tier, str):

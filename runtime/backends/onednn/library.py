@@ -13,13 +13,14 @@ from functools import cache, partial
 from typing import Any
 
 from ....ops.dataclasses import dataclass
+from ....ops.errors import InputError
 from ... import idle
 from ...environment import switch
 from .contention import SPINNING, watchable
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
 OMP_PAUSE_SOFT = 1  # the team of the calling thread goes, and is made again when it is needed
-OFF = ("off", "0", "no")
+OFF = "off"
 # How often an OpenMP thread without work looks again before it sleeps: for 1 or 2 ms, which spinning.py makes much
 # shorter while others want the processors (a thousand times, since the policy is "active"); and what is borne where
 # nobody knows whether they do.
@@ -67,10 +68,11 @@ class _Version(ctypes.Structure):
 
 @cache
 def find() -> Library | str:
-    """The library, or why there is none; looked for once."""
+    """The library, or why there is none; looked for once. Raises InputError for one that is named and cannot be
+    taken."""
     wanted = switch(SWITCH)
-    if wanted.lower() in OFF:
-        return f"{SWITCH}={wanted}"
+    if wanted == OFF:
+        return f"{SWITCH}={OFF}"
     reasons = []
     for path in [wanted] if wanted else _candidates():
         try:
@@ -78,6 +80,9 @@ def find() -> Library | str:
                 handle = ctypes.CDLL(path)
         except OSError as error:
             reasons.append(str(error))
+            continue
+        if not hasattr(handle, "dnnl_version"):
+            reasons.append(f"{path} is not oneDNN")
             continue
         handle.dnnl_version.restype = ctypes.POINTER(_Version)
         version = handle.dnnl_version().contents
@@ -94,6 +99,9 @@ def find() -> Library | str:
         isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
         held = ctypes.PyDLL(path, handle=handle._handle)
         return Library(handle, held, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
+    if wanted:
+        hint = f"give the file of a oneDNN 3, or {OFF!r}, or leave it out to take the one that is installed"
+        raise InputError(f"{SWITCH}={wanted!r} cannot be loaded: {reasons[0]}", where="environment", hint=hint)
     return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
 
 
@@ -119,7 +127,7 @@ def fetch() -> None:
     `find` takes some milliseconds, during which no Python runs; the first run of a `.mezzo` file has a use for them.
     """
     wanted = switch(SWITCH)
-    if sys.platform == "win32" or wanted.lower() in OFF or not _fetched.acquire(blocking=False):
+    if sys.platform == "win32" or wanted == OFF or not _fetched.acquire(blocking=False):
         return
     path = wanted or next(_candidates())
     # the loader itself, since CDLL does not let Python go on; what is wrong with the file is told by `find`
