@@ -188,3 +188,16 @@ def test_symbols_that_are_composed_and_copied_into() -> None:
 def test_an_optimizer_names_the_setting_that_is_not_there() -> None:
     with pytest.raises(mezzo.MezzoError, match="clip_weights"):
         mx.optimizer.create("rmsprop", clip_weights=0.25)
+
+
+def test_missing_names_say_what_to_do() -> None:
+    from mezzo.tools.mx.absent import ABSENT
+
+    for module, names in ABSENT.items():
+        root = looked_up(mx, module) if module else mx
+        for name, told in names.items():
+            with pytest.raises(AttributeError, match=f"{name} is not there") as e:
+                getattr(root, name)
+            assert told in str(e.value)
+    assert not hasattr(mx.mod, "no_such_name")
+    assert not hasattr(mx, "no_such_name")

@@ -21,6 +21,7 @@ from ...ops.errors import InputError
 from .. import profiler
 from .. import viz as our_viz
 from . import (
+    absent,
     arrays,
     batches,
     blocks,
@@ -176,6 +177,11 @@ zoo_vision = datasets.vision()
 model_zoo = _module("gluon.model_zoo", vision=zoo_vision, get_model=datasets.get_model)
 gluon = _module("gluon", blocks, nn=nn, rnn=rnn, utils=utils, data=data, loss=loss, model_zoo=model_zoo)
 MXNetError = InputError
+for refused, at in (
+    ("mod", mod), ("sym", sym), ("rnn", cell_module), ("optimizer", optimizer), ("image", image), ("io", io),
+    ("metric", metric), ("gluon", gluon),
+):  # fmt: skip
+    absent.refusing(at, refused)
 
 
 def waitall() -> None:

@@ -6,7 +6,10 @@ array([[2., 2.],
        [2., 2.]], dtype=float32)
 """
 
+from typing import Any
+
 from ..tools import profiler
+from ..tools.mx.absent import refuse
 from ..tools.mx.contexts import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from ..tools.mx.surface import (
     AttrScope,
@@ -43,6 +46,12 @@ from ..tools.mx.surface import (
 from ..tools.mx.surface import cell_module as rnn
 from ..tools.mx.surface import contrib_module as contrib
 from ..tools.mx.surface import name_module as name
+
+
+def __getattr__(name: str) -> Any:
+    refuse("", name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AttrScope",
