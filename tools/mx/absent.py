@@ -56,4 +56,10 @@ def refusing(made: ModuleType, module: str) -> None:
     made.__getattr__ = missing  # type: ignore[method-assign]
 
 
-__all__ = ["ABSENT", "refuse", "refusing"]
+def front(name: str) -> None:
+    """`__getattr__` of `mx` itself."""
+    refuse("", name)
+    raise AttributeError(f"module 'mezzo.compat.mxnet' has no attribute {name!r}")
+
+
+__all__ = ["ABSENT", "front", "refusing"]

@@ -6,10 +6,8 @@ array([[2., 2.],
        [2., 2.]], dtype=float32)
 """
 
-from typing import Any
-
 from ..tools import profiler
-from ..tools.mx.absent import refuse
+from ..tools.mx.absent import front as __getattr__  # noqa: F401 (PEP 562)
 from ..tools.mx.contexts import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from ..tools.mx.surface import (
     AttrScope,
@@ -46,12 +44,6 @@ from ..tools.mx.surface import (
 from ..tools.mx.surface import cell_module as rnn
 from ..tools.mx.surface import contrib_module as contrib
 from ..tools.mx.surface import name_module as name
-
-
-def __getattr__(name: str) -> Any:
-    refuse("", name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = [
     "AttrScope",
