@@ -136,6 +136,14 @@ def test_forward_and_back(op: str, attrs: dict[str, Any], given: bool, dtype: DT
 
 
 @needed
+@pytest.mark.parametrize("op", GATES)
+def test_small_numbers_keep_their_digits(op: str) -> None:
+    """Each result is as exact as its size: a tanh near zero is none less one."""
+    operand = operands(op, (5, 3, 7, 9), {}, given=False)
+    check(node_of(f"{op}Train", {}, operand), [operand[0] * np.float32(1e-5), *operand[1:]], 1e-5)
+
+
+@needed
 @pytest.mark.parametrize(
     ("op", "attrs", "why"),
     [

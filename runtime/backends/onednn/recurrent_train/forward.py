@@ -75,15 +75,15 @@ class Forward(Run):
         target = self.arrays["Y"][t, d]
         return (target, []) if self.layer.exact else (self.space["wide Y"], [self.move(self.space["wide Y"], target)])
 
-    def enter(self, d: int, begin: int, end: int, out: Any) -> list[Do]:
+    def enter(self, d: int, begin: int, end: int, out: Any, packed: str = "W") -> list[Do]:
         """The products of the inputs for gates `begin` to `end`, into [steps, batch, ...]."""
         h, X = self.layer.hidden, self.arrays["X"]
         rows = slice(begin * h, end * h)
-        bias, weights = self.space["bias"][rows], self.space["W"]
+        bias, weights = self.space["bias"][rows], self.space[packed]
         at: Iterable[int | slice] = range(self.layer.steps) if self.layer.parted else (slice(None),)
-        calls = [(t, self.call("inputs", X[t], weights, out[t], bias=bias)) for t in at]
+        calls = [(t, self.call(self.packs[packed], X[t], weights, out[t], bias=bias)) for t in at]
         self.of_input += [(call, "a", t) for t, call in calls]
-        return [self.lay("W", self.arrays["W"][d][rows], turned=True), *(call for _, call in calls)]
+        return [self.lay(packed, self.arrays["W"][d][rows], turned=True), *(call for _, call in calls)]
 
     def ends(self, d: int, sources: Mapping[str, str]) -> list[Do]:
         """Copies the last states from what is kept of all steps."""

@@ -8,49 +8,66 @@ from typing import ClassVar
 
 import numpy as np
 
-from ....compile.kernel import KernelArgs
+from ..memory import Memory
 from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
-from .layer import SUM, Layer, Space, binary, matrix, product, usual
-from .run import Do, RecurrentPlan, Stepwise, alone, gate_after_gate
+from .layer import F32, SUM, Layer, Space, matrix, product, usual
+from .run import Do, Stepwise, alone, gate_after_gate
 
 ACTIVATIONS = ("sigmoid", "tanh", "tanh")
 
 
 class LstmForward(Forward):
-    """One product for all four gates: the candidate g is computed by a sigmoid too, as tanh(x) = 2 sigmoid(2 x) - 1."""
+    """A product for the gates i, o and f, and one for the candidate g, whose tanh is exact near zero as well. Both are
+    parts of one result in float32; in other types each lies by itself before it is moved there."""
 
     gates = 4
     widths: ClassVar = {"gates": 4, "cells": 1}
-    packs: ClassVar = {"W": "inputs", "R": "states"}
+    packs: ClassVar = {"W": "inputs", "W candidate": "input", "R gates": "gates", "R candidate": "candidate"}
 
     @classmethod
     def drafts(cls, layer: Layer) -> Mapping[str, Draft]:
         usual(layer, *ACTIVATIONS)
-        n, h, dtype = layer.batch, layer.hidden, layer.dtype
-        scale, shift = binary("mul", "scale", 1, 4 * h), binary("add", "shift", 1, 4 * h)
-        post = SUM, scale, PostOp("eltwise_logistic"), scale, shift
-        states = product(matrix(n, h, dtype), matrix(h, 4 * h, dtype).any(), matrix(n, 4 * h), *post)
-        return {"inputs": cls.inputs(layer, 4), "states": states}
+        n, h = layer.batch, layer.hidden
 
-    def __init__(self, plan: RecurrentPlan, args: KernelArgs) -> None:
-        rows = ([1, 1, 1, 2], [0, 0, 0, -1])
-        self._columns = [np.repeat(np.array(x, np.float32), plan.layer.hidden) for x in rows]
-        super().__init__(plan, args)
+        def part(columns: int, activation: str) -> Draft:
+            out = Memory((n, columns), F32, strides=(4 * h if layer.exact else columns, 1))
+            weights = matrix(h, columns, layer.dtype).any()
+            return product(matrix(n, h, layer.dtype), weights, out, SUM, PostOp(activation))
+
+        inputs = {"inputs": 4} if layer.exact else {"inputs": 3, "input": 1}
+        parts = {"gates": part(3 * h, "eltwise_logistic"), "candidate": part(h, "eltwise_tanh")}
+        return {name: cls.inputs(layer, width) for name, width in inputs.items()} | parts
+
+    @classmethod
+    def needs(cls, layer: Layer) -> dict[str, Space]:
+        spaces = super().needs(layer)
+        if spaces.pop("wide gates", None):
+            spaces |= {"wide gates": layer.all_steps(3), "wide candidate": layer.all_steps()}
+        return spaces
 
     def way(self, d: int) -> Sequence[Do]:
-        layer, arrays, temporary = self.layer, self.arrays, self.space["temporary"]
-        calls, last = self.biases(d), list[Do]()
-        gates, cells = (self.kept(name, d, last) for name in self.widths)
-        calls += [self.lay("R", arrays["R"][d], turned=True), *self.enter(d, 0, 4, gates)]
-        scale, shift = self._columns
+        layer, arrays, space, iof = self.layer, self.arrays, self.space, 3 * self.layer.hidden
+        calls, last, temporary = self.biases(d), list[Do](), space["temporary"]
+        whole, cells = arrays["gates"][:, d], self.kept("cells", d, last)
+        gates, candidates = whole[..., :iof], whole[..., iof:]
+        if layer.exact:
+            calls += self.enter(d, 0, 4, whole)
+        else:
+            wide, alike = space["wide gates"], space["wide candidate"]
+            calls += [*self.enter(d, 0, 3, wide), *self.enter(d, 3, 4, alike, "W candidate")]
+            last += [self.move(wide, gates), self.move(alike, candidates)]
+            gates, candidates = wide, alike
+        for packed, rows in (("R gates", slice(iof)), ("R candidate", slice(iof, None))):
+            calls.append(self.lay(packed, arrays["R"][d][rows], turned=True))
         h, c = self.state("initial_h", d), self.wide("initial_c", d, calls)
         for t in layer.order(d):
-            z, cell, (y, shows) = gates[t], cells[t], self.shown(t, d)
-            i, o, f, g = gate_after_gate(z, 4)
+            z, g, cell, (y, shows) = gates[t], candidates[t], cells[t], self.shown(t, d)
+            i, o, f = gate_after_gate(z, 3)
             calls += [
-                self.call("states", h, self.space["R"], z, scale=scale, shift=shift),
+                self.call("gates", h, space["R gates"], z),
+                self.call("candidate", h, space["R candidate"], g),
                 partial(np.multiply, i, g, temporary),
                 partial(np.multiply, f, c, cell),
                 partial(np.add, cell, temporary, cell),
