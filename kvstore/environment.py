@@ -45,10 +45,9 @@ ROLES: tuple[str, ...] = get_args(Role)
 LOOPBACK = schedulers.LOOPBACK
 DEADLINE = 120.0
 TICK = 0.025  # seconds between looks at the clock, at most
-# Seconds beyond the deadline that a wait goes on where somebody else may know better who is missing: the workers of a
-# host of each other, then servers of hosts (which they ask), then who speaks to servers of these, and then the others
-# on its host.
-BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 0.15, 0.3, 0.45
+# A wait goes on beyond its deadline where somebody else may know better who is missing: the workers of a host of each
+# other, then servers of hosts (which they ask), then who speaks to servers of these, and then the others on its host.
+BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 1, 2, 3
 ATTEMPT = "MEZZO_ATTEMPT"  # variable of a launcher: how many times the job was begun before
 INCARNATION = "MEZZO_INCARNATION"  # variable of a launcher
 MOST = 1 << 16  # workers or servers of one job
@@ -174,6 +173,16 @@ class Environment:
 def present(given: Mapping[str, str] | None = None) -> bool:
     """True if a launcher has set any variable of the contract, or told the same in its own."""
     return any(name.startswith("DMLC_") for name in schedulers.told(os.environ if given is None else given))
+
+
+def beyond(deadline: float, behind: int) -> float:
+    """Return the seconds that a wait of one of `BEHIND_*` goes on beyond its deadline. The longer the deadline, the
+    busier the processes may be that are asked meanwhile.
+
+    >>> beyond(1.0, BEHIND_HOSTS), beyond(5.0, BEHIND_SERVERS), beyond(120.0, BEHIND_SPEAKERS)
+    (0.15, 1.0, 3.0)
+    """
+    return behind * min(max(0.15, deadline / 10), 1.0)
 
 
 def deadline() -> float:

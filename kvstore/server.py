@@ -18,7 +18,7 @@ import numpy as np
 from ..ops.errors import MezzoError, PeerError, WireError
 from . import lent, tls, wire
 from .address import describe, listen, written
-from .environment import BEHIND_HOSTS, TICK, Environment
+from .environment import BEHIND_HOSTS, TICK, Environment, beyond
 from .gate import Gate, Told
 from .gate import server as at
 from .held import HeldBack
@@ -76,7 +76,8 @@ class Server:
         self._packed_values = PackedValues(self._shards, again=environment.incarnation > 0)
         self._rounds = Rounds(
             range(self._levels.speakers(welcome)), self._levels.between, environment.deadline,
-            names=self._levels.names(welcome), left=self._shards.left, answers=BEHIND_HOSTS,
+            answers=beyond(environment.deadline, BEHIND_HOSTS),
+            names=self._levels.names(welcome), left=self._shards.left,
         )  # fmt: skip
         self._go_on()
         self._told_deadlines: list[float] = []

@@ -18,7 +18,7 @@ from ..ops.errors import DeadlineError, MezzoError
 from ..ops.types import Array, DType
 from . import lent, wire
 from .address import parse_address
-from .environment import BEHIND_SERVERS, TICK, Environment
+from .environment import BEHIND_SERVERS, TICK, Environment, beyond
 from .gate import enter
 from .gate import server as at
 from .loop import Loop, Timer
@@ -69,7 +69,7 @@ class Uplink:
         self.sent = self.received = 0  # bytes of values
         self.failure: MezzoError | None = None
         self._loop, self._rank = loop, rank
-        deadline, grace = environment.deadline + BEHIND_SERVERS, environment.grace
+        deadline, grace = environment.deadline + beyond(environment.deadline, BEHIND_SERVERS), environment.grace
         self._client = c.Client(rank, len(servers), deadline=deadline, grace=grace)
         self._environment, self._lane, self._role = environment, lane, role
         self._events: deque[c.Event] = deque()

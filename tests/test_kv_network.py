@@ -377,7 +377,7 @@ def test_a_bit_that_changes_is_named_by_all(
 
 FAILING: Mapping[str, dict[str, Any]] = {
     "too many declared": {"scenario": "nothing", "workers": 3, "told": "2 of 3 workers came"},
-    "too few declared": {"scenario": "one_fewer", "workers": 1, "told": "this job has 1 workers"},
+    "too few declared": {"scenario": "outlasts", "workers": 1, "told": "this job has 1 workers"},
     "no scheduler": {"scenario": "nothing", "scheduler": False, "told": "nobody answers within 10 s"},
     "one batch fewer": {"scenario": "one_fewer", "told": "rank 1"},
     "one batch fewer, one host": {"scenario": "one_fewer", "hosts": ("a", "a"), "told": "rank 1 left before round 5"},

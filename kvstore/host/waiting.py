@@ -17,7 +17,7 @@ from typing import Any
 
 from ...ops.errors import DeadlineError, ExecutionError, InputError, MezzoError, PeerError
 from ...runtime.engine import engine
-from ..environment import BEHIND_SPEAKERS, TICK
+from ..environment import BEHIND_SPEAKERS, TICK, beyond
 from .mesh import FIRST, Mesh, Tag
 from .upper_tier import UpperTier
 from .values import HostValue, ValueOperation
@@ -40,6 +40,7 @@ class Waiting:
     def __init__(self, mesh: Mesh, ranks: Sequence[int], deadline: float, where: str, above: UpperTier | None) -> None:
         self.me, self.members = mesh.me, len(ranks)
         self.ranks, self.deadline, self.where = tuple(ranks), deadline, where
+        self._beyond = beyond(deadline, BEHIND_SPEAKERS)
         self.mesh = mesh
         self.failure: MezzoError | None = None
         self._above = above
@@ -119,7 +120,7 @@ class Waiting:
                         end = end or now + self.deadline - patience
                         left = end - now
                         if left <= 0 and not self._behind_here(operation.value):
-                            left += BEHIND_SPEAKERS
+                            left += self._beyond
                         if left <= 0:
                             raise self._late(operation.value)
                         patience = min(self._patience, left)
@@ -139,7 +140,7 @@ class Waiting:
             left = end - time.monotonic()
             if not self._step(min(self._patience, left if left > 0 else LOOK)) and time.monotonic() >= end:
                 described, members = what()
-                if not members and self._above is not None and time.monotonic() < end + BEHIND_SPEAKERS:
+                if not members and self._above is not None and time.monotonic() < end + self._beyond:
                     continue
                 missing = f"; missing {self._names(members)}" if members else ""
                 raise DeadlineError(
@@ -294,7 +295,7 @@ class Waiting:
     def _expire(self, now: float) -> None:
         """End what somebody wants to be told of, and has waited for too long: nobody drives it, and sees the clock."""
         for value in self._values.values():
-            if value.queue and value.queue[0].until + (0 if self._behind_here(value) else BEHIND_SPEAKERS) < now:
+            if value.queue and value.queue[0].until + (0 if self._behind_here(value) else self._beyond) < now:
                 value.error = self._late(value)
                 self._withdraw(value.queue[0])
                 while value.queue:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mezzo.kvstore import dist
-from mezzo.kvstore.environment import BEHIND_SPEAKERS, Environment
+from mezzo.kvstore.environment import BEHIND_SPEAKERS, Environment, beyond
 from mezzo.kvstore.host import opening
 from mezzo.kvstore.host.backend import HostStore
 from mezzo.kvstore.levels import Levels
@@ -183,7 +183,7 @@ class Worker:
         finally:
             now = self.world.now
             own = sum(max(0.0, min(b, now) - max(a, begun)) for a, b in process.frozen_at)
-            most = self.plan.deadline * deadlines + BEHIND_SPEAKERS + more
+            most = self.plan.deadline * deadlines + beyond(self.plan.deadline, BEHIND_SPEAKERS) + more
             slack = 0.15 + 60 * self.plan.latency
             if now - begun - own > most + slack and not process.dead:
                 self.world.violate(
