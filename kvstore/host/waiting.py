@@ -195,7 +195,7 @@ class Waiting:
     def _why_late(self, value: HostValue, missing: str) -> tuple[str, str]:
         """Return what has not ended, and how to prevent it, for an error message."""
         why = f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing {missing}"
-        return why, " equally often; a longer wait is deadline="
+        return why, " equally often, and all wait for their keys in one order; a longer wait is deadline="
 
     def _step(self, seconds: float) -> bool:
         """Receive and handle, or sleep while another thread does; whether anything has happened."""

@@ -98,6 +98,13 @@ class Received(NamedTuple):
     server: int
 
 
+class Held(NamedTuple):
+    """This server has said that others keep it from answering what it was told of the key that has this number."""
+
+    server: int
+    key: int
+
+
 class Near(NamedTuple):
     """This server has memory of ours mapped: what is pushed to it from there does not travel, in longer frames."""
 
@@ -110,7 +117,7 @@ class Ticked(NamedTuple):
     now: float
 
 
-Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Came | Received | Near | Ticked
+Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Came | Received | Held | Near | Ticked
 
 # ------------------------------------------------------------------------------------------------------- what to do
 
@@ -170,6 +177,8 @@ class Fail(NamedTuple):
 
 Instruction = Tell | Transmit | Receive | Finish | Answered | Fail
 
+MERCY = 0.3  # seconds for which a server that others keep may take longer to name them
+
 
 @dataclass(slots=True)
 class _Part:
@@ -187,6 +196,7 @@ class _Part:
     sent: int = -1  # bytes that have gone or go; -1: not even the first frame, which may be empty
     got: int = 0  # bytes of the value
     answered: bool = True
+    held: bool = False  # by others, as the server says
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -285,6 +295,7 @@ class Client:
             Heard: self._on_heard,
             Came: self._on_came,
             Received: self._on_received,
+            Held: self._on_held,
             Near: self._on_near,
             Ticked: self._on_ticked,
         }
@@ -368,7 +379,7 @@ class Client:
 
     def _say(self, server: _Server, part: _Part) -> list[Instruction]:
         """Tell a server of the operation from its beginning; a push waits for its turn."""
-        part.sent, part.got = -1, 0
+        part.sent, part.got, part.held = -1, 0, False
         if not part.push:
             return [Tell(server.number, Pull(part.number, part.step, self._rank))]
         heappush(server.ready, (-part.priority, part.order, part))
@@ -455,6 +466,11 @@ class Client:
         server = self._servers[e.server]
         part, server.receiving = server.receiving, None
         return self._received(part) if part else ()
+
+    def _on_held(self, e: Held) -> Iterable[Instruction]:
+        if (part := self._servers[e.server].parts.get(e.key)) is not None and not part.answered:
+            part.held = True
+        return ()
 
     def _on_near(self, e: Near) -> Iterable[Instruction]:
         server = self._servers[e.server]
@@ -561,7 +577,12 @@ class Client:
             if key.stirred or not key.operations or key.since is None:
                 key.since, key.stirred = e.now if key.operations else None, False
             elif e.now - key.since > self._deadline:
-                late = [part.server for part in key.parts.values() if not part.ended]
+                parts = [part for part in key.parts.values() if not part.ended]
+                late = [part.server for part in parts if not part.held]
+                if not late and e.now - key.since > self._deadline + MERCY:
+                    late = [part.server for part in parts]
+                if not late:
+                    continue
                 who = f"server {' and '.join(map(str, late))}"
                 why = f"no answer from {who} for {self._deadline:g} s, in step {key.steps} of key {name!r}"
                 return [self._fail(DeadlineError(why, hint="is it frozen, or busy? A longer wait is deadline="))]

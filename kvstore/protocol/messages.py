@@ -155,8 +155,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A round waits for this rank of level 2, and its deadline ends now: which of the host's workers are missing? The
-    rank tells the scheduler or, where none is, answers with the same: its host waits for others, in another round."""
+    """A round waits for ranks of level 2, and its deadline ends now. Whom it waits for is asked which of its host's
+    workers are missing: it tells the scheduler or, where none is, answers with the same, that its host waits for others
+    in another round. Who waits hears that the server is not the reason."""
 
     key: int
     step: int

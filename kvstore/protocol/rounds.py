@@ -50,7 +50,8 @@ from .serving import (
     ServerTicked,
 )
 
-EXCUSED = 3  # times as long as for answers, a round goes on of which all ranks that are missing are kept by others
+ELSE = "another key: does every worker push to all keys, and wait for them in one order?"
+EXCUSED = 2.5  # times as long as for answers, a round goes on of which all ranks that are missing are kept by others
 
 
 @dataclass(slots=True)
@@ -281,7 +282,7 @@ class Rounds:
                 return [self._late(key)]
             elif e.now - key.since > self.deadline and not key.asks:
                 key.asks, number, step = True, key.declared.key, _waiting(key)
-                made += [Ask(rank, number, step) for rank in key.missing()]
+                made += [Ask(rank, number, step) for rank in sorted({*key.missing(), *key.waits})]
         return made
 
     def _named(self, ranks: Sequence[int]) -> str:
@@ -298,11 +299,13 @@ class Rounds:
         return tuple(rank for rank in key.missing() if rank not in key.excused)
 
     def _late(self, key: OneKey) -> ServerFail:
-        ranks = self._late_ranks(key) or tuple(key.missing())
+        late = self._late_ranks(key)
+        ranks = late or tuple(key.missing())
         waiting = _waiting(key)
         what = f"step {waiting}" if waiting else "the initial value"
         which = f"of key {key.declared.name!r}"
-        return ServerFail(ranks, f"{what} {which} waits for {self._named(ranks)}; nothing came for {self.deadline:g} s")
+        why = f"{what} {which} waits for {self._named(ranks)}; nothing came for {self.deadline:g} s"
+        return ServerFail(ranks, why if late else f"{why}, and there others are waited for, in a round of {ELSE}")
 
 
 def _waiting(key: OneKey) -> int:

@@ -209,7 +209,7 @@ class Refuse(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Send `Late`: only the rank itself knows for whom of its host the round waits."""
+    """Send `Late`: only the rank itself knows for whom of its host the round waits, or it waits too."""
 
     rank: int
     key: int
