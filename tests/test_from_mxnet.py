@@ -201,3 +201,48 @@ def test_missing_names_say_what_to_do() -> None:
             assert told in str(e.value)
     assert not hasattr(mx.mod, "no_such_name")
     assert not hasattr(mx, "no_such_name")
+
+
+def test_a_store_scales_and_clips_gradients() -> None:
+    """Numbers of a real MXNet 1.9.1."""
+    store = mx.kv.create("local")
+    store.set_optimizer(mx.optimizer.create("sgd", learning_rate=0.1, rescale_grad=0.5, clip_gradient=2))
+    store.init("w", mx.nd.ones(3))
+    store.push("w", [mx.nd.array([1, 2, 3]), mx.nd.array([1, 0, 9])])
+    out = mx.nd.zeros(3)
+    store.pull("w", out=out)
+    np.testing.assert_allclose(out.asnumpy(), [0.9, 0.9, 0.8], rtol=1e-6)
+
+
+def test_fit_begins_again_behind_each_epoch() -> None:
+    """As in MXNet, where an iterator that shuffles is not asked to do so before the first epoch."""
+
+    class Rows(mx.io.NDArrayIter):
+        resets = 0
+
+        def reset(self) -> None:
+            self.resets += 1
+            super().reset()
+
+    rows = Rows(np.zeros((4, 2), np.float32), np.zeros(4, np.float32), 2)
+    symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2), name="softmax")
+    mx.mod.Module(symbol).fit(rows, num_epoch=3)
+    assert rows.resets == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "slopes"),
+    [
+        ("gammaln", [0.3, 1, 2], [-3.502524, -0.5772157, 0.42278433]),
+        ("gamma", [0.3, 1, 2], [-10.478042, -0.5772157, 0.42278433]),
+        ("erfinv", [0, 0.5, -0.9, 1], [0.88622695, 1.112585, 3.4280424, np.inf]),
+    ],
+)
+def test_slopes_where_a_form_changes(name: str, at: list[float], slopes: list[float]) -> None:
+    """Numbers of a real MXNet 1.9.1."""
+    x = mx.nd.array(at)
+    x.attach_grad()
+    with mx.autograd.record():
+        y = getattr(mx.nd, name)(x)
+    y.backward()
+    np.testing.assert_allclose(x.grad.asnumpy(), slopes, rtol=1e-4)

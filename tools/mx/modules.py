@@ -119,7 +119,6 @@ class BaseModule:
         measure = metrics.create(eval_metric)
         for epoch in range(begin_epoch, num_epoch):
             measure.reset()
-            train_data.reset()
             for nbatch, batch in enumerate(train_data):
                 self.prepare(batch)
                 self.forward_backward(batch)
@@ -135,7 +134,7 @@ class BaseModule:
             if eval_data is not None:
                 self.score(eval_data, validation_metric or eval_metric, score_end_callback=eval_end_callback,
                            batch_end_callback=eval_batch_end_callback, epoch=epoch)  # fmt: skip
-        train_data.reset()
+            train_data.reset()  # as MXNet does, whose shuffles are so many
 
     def score(
         self, eval_data: Any, eval_metric: Any, num_batch: int | None = None, batch_end_callback: Any = None,
@@ -512,6 +511,7 @@ class FeedForward:
         rows = self._iterated(X, y, shuffle=True)
         held = self._iterated(*eval_data) if isinstance(eval_data, tuple | list) else eval_data
         module = self._module(rows)
+        rows.reset()  # as MXNet does here, and in Module.fit does not
         module.fit(
             rows, held, eval_metric, epoch_end_callback, batch_end_callback, kvstore, self.optimizer,
             {"learning_rate": 0.01, **self._settings}, initializer=self.initializer, arg_params=self.arg_params,

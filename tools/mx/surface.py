@@ -42,6 +42,7 @@ from . import (
     pictures,
     records,
     recurrent,
+    stores,
     symbols,
     updates,
 )
@@ -57,20 +58,6 @@ def _module(name: str, *parts: Any, **names: Any) -> ModuleType:
             made.__getattr__ = part.__getattr__  # type: ignore[method-assign]
     made.__dict__.update(names)
     return made
-
-
-def kv_create(name: str = "local") -> Any:
-    """A store by its kind; `set_optimizer` takes optimizers of MXNet's names."""
-    store = kvstore.create(name)
-    ours = store.set_optimizer
-
-    def set_optimizer(optimizer: Any) -> None:
-        chosen = optimizers.create(optimizer)
-        ours(chosen.rule)
-
-    store.set_optimizer = set_optimizer  # type: ignore[method-assign]
-    store._set_updater, store.type = store.set_updater, name  # type: ignore[attr-defined]
-    return store
 
 
 def assert_almost_equal(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-20, **_: Any) -> None:
@@ -148,7 +135,7 @@ context = _module("context", contexts)
 name_module = _module("name", names)
 attribute = _module("attribute", AttrScope=names.AttrScope)
 AttrScope = names.AttrScope
-kv = _module("kv", kvstore, create=kv_create)
+kv = _module("kv", kvstore, create=stores.create)
 recordio = _module("recordio", records)
 image = _module("image", pictures)
 operator = _module("operator", custom)

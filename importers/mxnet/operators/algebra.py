@@ -301,7 +301,8 @@ def _log_gamma_positive(c: Converter, x: str) -> Value:
     near_one = c.Abs(less)
     by_one = _log_gamma_near_one(c, less)
     back = c.Sub(x, c.number(2, x))
-    by_two = c.Add(lapack(c, "Log1p", back), _log_gamma_near_one(c, back))
+    apart = c.Max(back, c.number(-0.5, x))  # elsewhere its slope would be infinite, which times nothing is no number
+    by_two = c.Add(lapack(c, "Log1p", apart), _log_gamma_near_one(c, back))
     result = c.Where(c.Less(near_two, c.number(0.3, x)), by_two, general)
     return c.Where(c.Less(near_one, c.number(0.3, x)), by_one, result)
 
@@ -341,13 +342,14 @@ def gamma(c: Converter, data: str) -> Any:
 
 @rule("erfinv", "_npx_erfinv")
 def erfinv(c: Converter, data: str) -> Any:
-    one = c.number(1, data)
-    w = c.Neg(c.Log(c.Mul(c.Sub(one, data), c.Add(one, data))))
+    one, nothing = c.number(1, data), c.number(0, data)
+    edge = c.Equal(c.Abs(data), one)
+    inner_data = c.Where(edge, nothing, data)
+    w = c.Neg(c.Log(c.Mul(c.Sub(one, inner_data), c.Add(one, inner_data))))
     inner = polynomial(c, c.Sub(w, c.number(2.5, w)), INNER)
     outer = polynomial(c, c.Sub(c.Sqrt(c.Max(w, c.number(5, w))), c.number(3, w)), OUTER)
     factor = c.Where(c.Less(w, c.number(5, w)), inner, outer)
-    edge = c.Equal(c.Abs(data), one)
-    return c.Where(edge, c.Mul(data, c.number(math.inf, data)), c.Mul(factor, data))
+    return c.Where(edge, c.Div(data, c.Where(edge, nothing, one)), c.Mul(factor, inner_data))
 
 
 @rule("_contrib_fft")
