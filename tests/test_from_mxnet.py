@@ -246,3 +246,68 @@ def test_slopes_where_a_form_changes(name: str, at: list[float], slopes: list[fl
         y = getattr(mx.nd, name)(x)
     y.backward()
     np.testing.assert_allclose(x.grad.asnumpy(), slopes, rtol=1e-4)
+
+
+def test_a_schedule_of_ones_own_is_asked_once_an_update() -> None:
+    asked = []
+
+    class Own(mx.lr_scheduler.LRScheduler):
+        def __call__(self, num_update: int) -> float:
+            asked.append(num_update)
+            return 0.1
+
+    net = mx.gluon.nn.Dense(1, in_units=1)
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"lr_scheduler": Own()})
+    asked.clear()
+    for _ in range(2):
+        with mx.autograd.record():
+            loss = net(mx.nd.ones((1, 1)))
+        loss.backward()
+        trainer.allreduce_grads()
+        trainer.step(1)
+    assert asked == [1, 2]
+
+
+def test_rates_as_a_trainer_tells_them() -> None:
+    """Numbers of a real MXNet 1.9.1: that of the last update; Adam's own rate takes the place of the schedule's."""
+    net = mx.gluon.nn.Dense(1, in_units=1)
+    net.initialize()
+    schedule = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
+    trainer = mx.gluon.Trainer(net.collect_params(), "adam", {"lr_scheduler": schedule})
+    rates = []
+    for _ in range(5):
+        with mx.autograd.record():
+            loss = net(mx.nd.ones((1, 1)))
+        loss.backward()
+        trainer.step(1)
+        rates.append(trainer.learning_rate)
+    assert rates == pytest.approx([0.001, 0.001, 0.0005, 0.0005, 0.00025])
+
+
+@pytest.mark.parametrize("average", ["macro", "micro"])
+def test_correlations_of_batches(average: str) -> None:
+    """The mean over batches, or that of all elements."""
+    metric = mx.metric.PearsonCorrelation(average=average)
+    for label, pred in (([0, 1], [0, 1]), ([0, 1, 0, 1], [0, 0, 1, 1])):
+        metric.update([mx.nd.array(label)], [mx.nd.array(pred)])
+    joined = np.corrcoef([0, 1, 0, 1, 0, 1], [0, 1, 0, 0, 1, 1])[0, 1]
+    assert metric.get()[1] == pytest.approx(0.5 if average == "macro" else joined)
+
+
+def test_accuracy_along_another_axis() -> None:
+    metric = mx.metric.Accuracy(axis=2)
+    metric.update([mx.nd.array([[0, 1, 1]])], [mx.nd.array([[[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]]])])
+    assert metric.get()[1] == pytest.approx(2 / 3)
+
+
+def test_recurrent_layers_share_parameters() -> None:
+    first = mx.gluon.rnn.LSTM(3, input_size=2)
+    first.initialize()
+    second = mx.gluon.rnn.LSTM(3, input_size=2, params=first.params)
+    assert second.l0_i2h_weight is first.l0_i2h_weight
+
+
+def test_parts_of_what_does_not_divide() -> None:
+    parts = mx.gluon.utils.split_data(mx.nd.ones((5, 2)), 3, even_split=False)
+    assert [p.shape[0] for p in parts] == [2, 2, 1]

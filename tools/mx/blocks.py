@@ -18,6 +18,7 @@ from ...gluon.trainer import Trainer as OurTrainer
 from ...nd.array import Array
 from ...nd.place import Place
 from ...ops.errors import InputError
+from ...runtime.optimizer import schedule
 from . import arrays, initializers, optimizers, symbols
 from .exports import SymbolBlock, exported
 from .ndarray import own
@@ -333,7 +334,8 @@ class Trainer(OurTrainer):
         self._chosen, self._count = chosen, 0
 
     def step(self, batch_size: int = 1, ignore_stale_grad: bool = False) -> None:
-        self._told()
+        if self._on_store:  # else `update` asks, which this calls
+            self._told()
         super().step(batch_size)
 
     def update(self, batch_size: int = 1, ignore_stale_grad: bool = False) -> None:
@@ -346,8 +348,18 @@ class Trainer(OurTrainer):
         if self._chosen.asked is not None:
             self.set_learning_rate(float(self._chosen.asked(self._count)))
 
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last update, as MXNet tells it; before the first one, of that."""
+        return schedule.at(self._step.optimizer.rate, max(self.updates - 1, 0))
+
     def set_learning_rate(self, lr: Any) -> None:
         super().set_learning_rate(lr)
+
+    def allreduce_grads(self) -> None:
+        """The sum over workers; one alone has it already."""
+        if self._kv is not None or self._on_store:
+            super().allreduce_grads()
 
 
 def split_data(data: Array, num_slice: int, batch_axis: int = 0, even_split: bool = True) -> list[Array]:
@@ -357,8 +369,8 @@ def split_data(data: Array, num_slice: int, batch_axis: int = 0, even_split: boo
         raise InputError(f"{size} do not divide into {num_slice}", where="split_data", hint="even_split=False")
     if num_slice == 1:
         return [data]
-    step = size // num_slice
-    ends = [*range(step, step * num_slice, step)]
+    step, more = divmod(size, num_slice)  # the first ones have one more
+    ends = [step * i + min(i, more) for i in range(1, num_slice)]
     bounds = zip([0, *ends], [*ends, size], strict=True)
     return own([arrays.slice_axis(data, axis=batch_axis, begin=a, end=b) for a, b in bounds])
 

@@ -86,10 +86,13 @@ class Accuracy(_Counted):
         self, axis: int = 1, name: str = "accuracy", output_names: Any = None, label_names: Any = None
     ) -> None:
         super().__init__(ours.Accuracy(), name)
+        self.axis = axis
 
     def update(self, labels: Any, preds: Any) -> None:
         for label, pred in zip(_list(labels), _list(preds), strict=True):
             asked, answer = _numpy(label).astype(numpy.int64), _numpy(pred)
+            if answer.ndim == asked.ndim + 1:
+                answer = numpy.moveaxis(answer, self.axis, 1)
             if answer.shape == asked.shape:  # classes: as rows of truths
                 answer = numpy.equal.outer(
                     answer.reshape(-1).astype(numpy.int64), numpy.arange(int(max(answer.max(), asked.max())) + 1)
@@ -183,19 +186,42 @@ class Perplexity(EvalMetric):
         return self.name, float(numpy.exp(self.sum_metric / self.num_inst)) if self.num_inst else float("nan")
 
 
-class F1(_Counted):
+class _Averaged(_Counted):
+    """A metric of ours: its mean over batches (`macro`), or that of all of them (`micro`)."""
+
+    def __init__(self, metric: ours.Metric, name: str, average: str) -> None:
+        if average not in ("macro", "micro"):
+            raise InputError(f"average={average!r}", where=name, hint="macro or micro")
+        self._average = average
+        super().__init__(metric, name)
+
+    def reset(self) -> None:
+        self.sum_metric, self.num_inst = 0.0, 0
+        super().reset()
+
+    def update(self, labels: Any, preds: Any) -> None:
+        super().update(labels, preds)
+        if self._average == "macro":
+            self.sum_metric, self.num_inst = self.sum_metric + float(self.metric.value), self.num_inst + 1
+            self.metric.reset()
+
+    def get(self) -> tuple[Any, Any]:
+        return EvalMetric.get(self) if self._average == "macro" else super().get()
+
+
+class F1(_Averaged):
     def __init__(self, name: str = "f1", average: str = "macro", **_: Any) -> None:
-        super().__init__(ours.F1(), name)
+        super().__init__(ours.F1(), name, average)
 
 
-class MCC(_Counted):
-    def __init__(self, name: str = "mcc", **_: Any) -> None:
-        super().__init__(ours.MCC(), name)
+class MCC(_Averaged):
+    def __init__(self, name: str = "mcc", average: str = "macro", **_: Any) -> None:
+        super().__init__(ours.MCC(), name, average)
 
 
-class PearsonCorrelation(_Counted):
-    def __init__(self, name: str = "pearsonr", **_: Any) -> None:
-        super().__init__(ours.Correlation(), name)
+class PearsonCorrelation(_Averaged):
+    def __init__(self, name: str = "pearsonr", average: str = "macro", **_: Any) -> None:
+        super().__init__(ours.Correlation(), name, average)
 
 
 class Loss(EvalMetric):

@@ -23,6 +23,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adamax": {"rate": 0.002}, "adagrad": {"epsilon": 1e-7}, "adadelta": {"rate": 1.0, "epsilon": 1e-5},
     "ftrl": {"rate": 0.1}, "lamb": {"rate": 0.001}, "nag": {"momentum": 0.0}, "lars": {"momentum": 0.0},
 }  # fmt: skip
+# These give their own rate to a schedule, where a program gives none: MXNet warns of it.
+OVERWRITING = {"adam", "adamax", "lamb", "nadam", "rmsprop", "signum"}
 
 
 @dataclass
@@ -71,6 +73,8 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
     rate, scheduler = settings.pop("learning_rate", None), settings.pop("lr_scheduler", None)
     usual = {"rate": 0.01, **DEFAULTS.get(name.lower(), {})}
     asked = None
+    if scheduler is not None and rate is None and name.lower() in OVERWRITING:
+        rate = usual["rate"]
     if isinstance(scheduler, LRScheduler) and rate is not None:
         scheduler.base_lr = rate
     if isinstance(scheduler, LRScheduler) and type(scheduler).__module__ == __name__:

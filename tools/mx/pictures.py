@@ -113,6 +113,7 @@ class ImageRecordIter(DataIter):
         self._std = np.array([std_r, std_g, std_b], np.float32)[: data_shape[0]].reshape(-1, 1, 1)
         self._scale, self._dtype, self._random = scale, np.dtype(dtype), np.random.default_rng(seed)
         self._names = data_name, label_name
+        self._order, self._at, self._over = np.arange(0), 0, 0
         self.reset()
 
     @property
@@ -128,7 +129,7 @@ class ImageRecordIter(DataIter):
         order = np.arange(len(self._records))
         if self._shuffles:
             self._random.shuffle(order)
-        self._order, self._at = order, 0
+        self._order, self._at = order, self._over  # behind the rows that filled up the last batch
 
     def _picture(self, content: bytes) -> Any:
         channels, height, width = self._shape
@@ -152,6 +153,7 @@ class ImageRecordIter(DataIter):
             raise StopIteration
         wanted = range(self._at, self._at + self.batch_size)
         self._at += self.batch_size
+        self._over = max(0, self._at - count)
         rows = [unpack(bytes(self._records[int(self._order[i % count])])) for i in wanted]
         data = np.stack([self._picture(content) for _, content in rows])
         labels = np.stack([np.atleast_1d(np.asarray(h.label, np.float32))[: self._width] for h, _ in rows])

@@ -8,7 +8,7 @@ from typing import Any
 from ...nd.array import Array
 from ...ops.errors import InputError
 from . import arrays
-from .blocks import HybridBlock, Parameter, layer_settings
+from .blocks import HybridBlock, Parameter, layer_settings, share
 from .operators import function
 
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
@@ -37,6 +37,7 @@ class _Recurrent(HybridBlock):
                     first = told.get(f"{part}_initializer", "zeros" if part.endswith("bias") else None)
                     name = f"{way}{number}_{part}"
                     setattr(self, name, Parameter(name, shape=sizes, init=first))
+        share(self, settings.get("params"))
 
     def begin_state(self, batch_size: int = 0, func: Any = None, **settings: Any) -> list[Any]:
         """Zeros (or what `func` makes) for all states: [layers * directions, batch, hidden]."""
