@@ -217,7 +217,9 @@ def test_a_store_scales_and_clips_gradients() -> None:
 def test_fit_begins_again_behind_each_epoch() -> None:
     """As in MXNet, where an iterator that shuffles is not asked to do so before the first epoch."""
 
-    class Rows(mx.io.NDArrayIter):
+    base: Any = mx.io.NDArrayIter
+
+    class Rows(base):  # type: ignore[misc]
         resets = 0
 
         def reset(self) -> None:
@@ -251,7 +253,9 @@ def test_slopes_where_a_form_changes(name: str, at: list[float], slopes: list[fl
 def test_a_schedule_of_ones_own_is_asked_once_an_update() -> None:
     asked = []
 
-    class Own(mx.lr_scheduler.LRScheduler):
+    base: Any = mx.lr_scheduler.LRScheduler
+
+    class Own(base):  # type: ignore[misc]
         def __call__(self, num_update: int) -> float:
             asked.append(num_update)
             return 0.1

@@ -353,6 +353,10 @@ class Trainer(OurTrainer):
         """The rate of the last update, as MXNet tells it; before the first one, of that."""
         return schedule.at(self._step.optimizer.rate, max(self.updates - 1, 0))
 
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.set_learning_rate(rate)
+
     def set_learning_rate(self, lr: Any) -> None:
         super().set_learning_rate(lr)
 
