@@ -44,7 +44,9 @@ def to_model(
         model.opset_import.add(domain=domain, version=version)
     model.ir_version = chosen.ir_version
     said = graph.metadata.get(MODEL_VERSION, "")
-    model.domain, model.model_version = graph.metadata.get(DOMAIN, ""), int(said[:18]) if said.isdecimal() else 0
+    model.domain = graph.metadata.get(DOMAIN, "")
+    if said.isdecimal():
+        model.model_version = int(said[:18])
     for key, value in graph.metadata.items():
         if key not in (DOMAIN, MODEL_VERSION):
             model.metadata_props.add(key=key, value=value)

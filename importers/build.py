@@ -333,7 +333,7 @@ def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
     fields = {
         PRODUCER: said.get(PRODUCER, "") if model.producer_name == "mezzo" else producer,
         DOMAIN: model.domain,
-        MODEL_VERSION: str(model.model_version) if model.model_version else "",
+        MODEL_VERSION: str(model.model_version) if model.HasField("model_version") else "",
         SIGNATURE: next(
             (p.value for p in model.graph.metadata_props if p.key == TORCH_SIGNATURE), said.get(SIGNATURE, "")
         ),

@@ -57,8 +57,8 @@ def test_run_makes_up_what_is_not_given() -> None:
         (("run", DIGITS, "--input", "image"), "NAME=VALUE"),
         (("run", DIGITS, "--input", "image=nowhere.npy"), "nowhere.npy"),
         (("run", DIGITS, "--shape", "picture=1"), "no input or dim 'picture'"),
-        (("run", DIGITS, "--shape", "batch=many"), "no list of integers"),
-        (("explain", DIGITS, "--shape", "batch=-1"), "negative"),
+        (("run", DIGITS, "--shape", "batch=many"), "batch=many: 'many' is no size"),
+        (("explain", DIGITS, "--shape", "batch=-1"), "batch=-1: '-1' is no size"),
         (("run", DIGITS, "--shape", "image=2,1,8,9"), "expected 8"),
     ],
 )

@@ -34,16 +34,12 @@ def shapes(session: Session, given: Mapping[str, str]) -> dict[str, tuple[int, .
     for port in session.inputs:
         if not isinstance(port.type, Tensor):
             raise InputError(f"input {port} is no tensor", hint="feed it from Python with Session.run")
-        try:
-            if port.name in given:
-                sizes[port.name] = tuple(int(n) for n in given[port.name].replace("x", ",").split(",") if n)
-            else:
-                dims = port.type.dims or ()
-                sizes[port.name] = tuple(d if isinstance(d, int) else int(given.get(d or "", 1)) for d in dims)
-        except ValueError as error:
-            raise InputError(f"the size given for {port} is no list of integers", hint="write 1,3,224,224") from error
-        if min(sizes[port.name], default=0) < 0:
-            raise InputError(f"the size given for {port} is negative", hint="write 1,3,224,224")
+        if port.name in given:
+            texts = [n for n in given[port.name].replace("x", ",").split(",") if n]
+            sizes[port.name] = tuple(_size(f"{port.name}={given[port.name]}", n, "1,3,224,224") for n in texts)
+        else:
+            dims = port.type.dims or ()
+            sizes[port.name] = tuple(d if isinstance(d, int) else _dim(d, given) for d in dims)
     known = {p.name for p in session.inputs} | {
         d for p in session.inputs if isinstance(p.type, Tensor) for d in p.type.dims or () if isinstance(d, str)
     }
@@ -51,6 +47,20 @@ def shapes(session: Session, given: Mapping[str, str]) -> dict[str, tuple[int, .
     if unknown:
         raise InputError(f"there is no input or dim {unknown[0]!r}", hint=f"there are {', '.join(sorted(known))}")
     return sizes
+
+
+def _dim(name: str | None, given: Mapping[str, str]) -> int:
+    """The size that is given for a dim, or 1."""
+    text = None if name is None else given.get(name)
+    return 1 if text is None else _size(f"{name}={text}", text, "8")
+
+
+def _size(argument: str, text: str, example: str) -> int:
+    """The size that an argument gives."""
+    if not text.strip().isdecimal():
+        name = argument.partition("=")[0]
+        raise InputError(f"{argument}: {text!r} is no size", hint=f"give whole numbers from 0 on: {name}={example}")
+    return int(text)
 
 
 def random_feeds(session: Session, sizes: Mapping[str, tuple[int, ...]], seed: int = 0) -> dict[str, Any]:

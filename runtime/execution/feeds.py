@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from time import monotonic
 from typing import Any
 
@@ -60,8 +60,15 @@ def by_name(owner: str, feeds: Any, outputs: Any, names: Any) -> None:
             raise InputError(text, where=owner, hint="give {name: array}")
     if names is None:
         return
-    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
+    listed = isinstance(names, Collection) and not isinstance(names, str) and getattr(names, "shape", None) != ()
+    if not listed or not all(isinstance(n, str) for n in names):
         raise InputError(f"names are a list of outputs, not {names!r}", where=owner, hint="give [name]")
+
+
+def check_draw(owner: str, draw: Any) -> None:
+    """Raise InputError for what begins no random numbers."""
+    if not isinstance(draw, tuple) or not all(isinstance(n, Integral) for n in draw):
+        raise InputError(f"draw={draw!r}", where=owner, hint="give a tuple of whole numbers, or None")
 
 
 def ends_at(owner: str, deadline: Any, cancel: Any, observe: Any) -> float | None:

@@ -34,7 +34,7 @@ from ..memory.pool import Pool
 from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
-from .feeds import ONE_DICT, ONE_LIST, by_name, checked, chosen, ends_at, planned_types, signature_type
+from .feeds import ONE_DICT, ONE_LIST, by_name, check_draw, checked, chosen, ends_at, planned_types, signature_type
 from .fitting import AS_THEY_ARE, ProvenBuckets, fitting
 from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
@@ -436,6 +436,8 @@ class Session:
             self._claim()
         if feeds.__class__ is not dict or outputs.__class__ not in ONE_DICT or names.__class__ not in ONE_LIST:
             by_name(self._owner, feeds, outputs, names)
+        if draw is not None:
+            check_draw(self._owner, draw)
         if self._often and self._exact is not None:
             return self._exact.run(
                 feeds, names=names, outputs=outputs, deadline=deadline, cancel=cancel, observe=observe,
@@ -571,10 +573,8 @@ class Session:
                     arena.replays[known] = short
         except InvalidOperation:
             return again(self, feeds, names=known.wanted, outputs=outputs, draw=draw)
-        named = {
-            name: r if b is not None else owned(r)
-            for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
-        }
+        answers = zip(known.results, buffers, results, strict=True)
+        named = {name: r if b is not None else owned(r) for (name, _, _), b, r in answers}
         return delivered(named, own, self._owner) if own else named
 
     def _drawn(self, draw: tuple[int, ...] | None) -> tuple[int, ...]:

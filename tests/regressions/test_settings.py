@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.exporters import to_onnx
 from mezzo.models.digits import digits_model
 from mezzo.ops.types import f32
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
@@ -154,6 +155,8 @@ def test_sizes_that_a_model_does_not_take_are_not_planned() -> None:
     [
         (["run", "MODEL", "--dim", "batch=99999999999"], "there is not enough memory"),
         (["run", "MODEL", "--input", "image=IN.npz"], "IN.npz: not a .npy file"),
+        (["run", "MODEL", "--dim", "batch=a"], "batch=a: 'a' is no size"),
+        (["run", "MODEL", "--dim", "image=1,1,8,-8"], "image=1,1,8,-8: '-8' is no size"),
         (["serve", "=MODEL"], "no name of a model"),
         (["serve", "a/b=MODEL"], "no name of a model"),
     ],
@@ -194,3 +197,31 @@ def test_settings_of_the_environment(name: str, value: str, said: str, suffix: s
     assert done.returncode == 2
     assert f"environment: {name}={value!r}" in done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("given", [{"draw": "a"}, {"draw": (1.5,)}, {"draw": 3}, {"names": np.array(3)}])
+def test_what_a_run_is_asked_for(given: dict[str, Any]) -> None:
+    """These were passed over in silence, or ended in NumPy's words; an array of names is a list of them."""
+    session, x = mz.Session(two_layers(), random="numpy"), numbers(2, 4)
+    for _ in range(3):
+        with pytest.raises(mz.InputError, match="|".join(given)):
+            session.run({"x": x}, **given)
+        session.run({"x": x}, draw=(1, 2), names=np.array(list(session.signature.outputs)))  # type: ignore[arg-type]
+
+
+def test_what_onnxruntime_refuses_or_says() -> None:
+    """Sizes of values were cut to whole numbers, and a file without a version had version 0."""
+    from mezzo.tools.ort.values import OrtValue
+
+    for sizes in ([2.5], ["a"], 3):
+        with pytest.raises(mz.MezzoError, match="whole numbers"):
+            OrtValue.ortvalue_from_shape_and_type(sizes, np.float32)  # type: ignore[arg-type]
+    made = to_onnx(two_layers())
+    assert not made.HasField("model_version")
+    for version in (None, 0, 7):
+        if version is not None:
+            made.model_version = version
+        found = mz.InferenceSession(made.SerializeToString()).get_modelmeta().version
+        assert found == (2**63 - 1 if version is None else version)
+        again = to_onnx(mz.onnx.load(made.SerializeToString()))
+        assert (again.model_version if again.HasField("model_version") else None) == version

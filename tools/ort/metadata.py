@@ -14,6 +14,8 @@ from ...runtime.execution.session import Session
 from ...runtime.ir.graph import DOMAIN, MODEL_VERSION, PRODUCER
 from .values import type_name
 
+NO_VERSION = (1 << 63) - 1  # of a file that says none, as ONNX Runtime has it
+
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
@@ -65,7 +67,7 @@ def metadata_of(source: str | os.PathLike[str] | bytes, session: Session) -> Mod
     except (OSError, ValueError, IndexError):
         graph = session.graph
         said = graph.metadata
-        version = said.get(MODEL_VERSION, "0")
+        version = said.get(MODEL_VERSION, "")
         return ModelMetadata(
             {k: v for k, v in said.items() if not k.startswith("mezzo.source.")},
             graph.doc,
@@ -73,7 +75,7 @@ def metadata_of(source: str | os.PathLike[str] | bytes, session: Session) -> Mod
             "",
             graph.name,
             said.get(PRODUCER, ""),
-            int(version) if version.isdigit() else 0,
+            int(version) if version.lstrip("-").isdigit() else NO_VERSION,
         )
 
 
@@ -83,7 +85,7 @@ def _read(data: memoryview) -> ModelMetadata:
     Raises ValueError for what is no ONNX file.
     """
     texts: dict[int, str] = {}
-    version, has_graph, custom, of_graph = 0, False, dict[str, str](), dict[int, str]()
+    version, has_graph, custom, of_graph = NO_VERSION, False, dict[str, str](), dict[int, str]()
     for number, value in _fields(data):
         if number in (2, 4, 6) and not isinstance(value, int):  # producer_name, domain, doc_string
             texts[number] = str(value, "utf8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -122,11 +123,16 @@ class OrtValue:
         if memory_info is None:
             _on_host(device_type, device_id, vendor_id)
         dtype = _element_type(element_type)
-        if dtype is DType.STRING or any(int(n) < 0 for n in shape):
+        try:
+            sizes = [index(n) for n in shape]
+        except TypeError:  # 2.5, say, which `int` would cut
+            sizes = [-1]
+        if dtype is DType.STRING or min(sizes, default=0) < 0:
             raise ArgumentError(
-                f"no tensor has {dtype}{[*shape]} without elements", where="OrtValue", hint="give sizes, and numbers"
-            )
-        return cls(np.empty([int(n) for n in shape], dtype.numpy))
+                f"no tensor has {dtype} of shape {shape!r} without elements", where="OrtValue",
+                hint="give a list of whole numbers from 0 on, and a type of numbers",
+            )  # fmt: skip
+        return cls(np.empty(sizes, dtype.numpy))
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: Any) -> Self:
