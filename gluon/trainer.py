@@ -202,6 +202,7 @@ class Trainer:
             self.update(examples * self._kv.num_workers)
         if self._compare_every and self._updates % self._compare_every == 0:
             self._compare(self._kv)
+        self._kv.stepped()
 
     def _compare(self, kv: KVStore) -> None:
         """PeerError naming the first parameter that differs among workers, and the ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from contextlib import suppress
@@ -42,6 +43,13 @@ def written(address: Address) -> str:
     return address if isinstance(address, str) else f"{address[0]}:{address[1]}"
 
 
+_WHY = {
+    errno.EADDRINUSE: "another process has the address: give the job another port (DMLC_PS_ROOT_PORT)",
+    errno.EADDRNOTAVAIL: "it is no address of this machine: see DMLC_PS_ROOT_URI and MEZZO_BIND",
+    socket.EAI_NONAME: "nobody knows the name: see DMLC_PS_ROOT_URI and MEZZO_BIND",
+}
+
+
 def listen(address: Address) -> socket.socket:
     """A socket that accepts connections at this address (port 0: any)."""
     sock = _socket(address)
@@ -51,7 +59,8 @@ def listen(address: Address) -> socket.socket:
         sock.listen(1024)  # strangers who come all at once keep nobody waiting for longer than they last
     except OSError as error:
         sock.close()
-        raise InputError(f"cannot listen: {error}", where=str(address), hint="is the address taken?") from error
+        hint = _WHY.get(error.errno or 0, "")
+        raise InputError(f"cannot listen: {error}", where=written(address), hint=hint) from error
     return sock
 
 

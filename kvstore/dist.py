@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ from .updater import UpdateRule, flat
 from .uplink import Parts
 from .wire import FRAME
 
+MOST_TOLD = 500  # characters of what a worker gives
+
 
 class DistStore(HostStore):
     """The backend of a group whose sums go to servers."""
@@ -66,10 +69,14 @@ class DistStore(HostStore):
     def barrier(self) -> None:
         self._stand("barrier")
 
-    def _stand(self, name: str) -> None:
-        """Wait until every worker of the job has called this with this name as often as this one."""
-        passed: list[Callable[[], bool]] = []
-        self.group.wait(lambda: passed[0](), f"barrier {name!r}", lambda: passed.append(self._member.barrier(name)))
+    def _stand(self, name: str, given: Any = None) -> None:
+        """Wait until each worker of the job has called this as often as this one with this name, and gives the same."""
+        said, passed = "" if given is None else _told(given), list[Callable[[], bool]]()
+
+        def begin() -> None:
+            passed.append(self._member.barrier(name, said))
+
+        self.group.wait(lambda: passed[0](), f"barrier {name!r}", begin)
 
     def _request(self, message: m.Message) -> tuple[m.Message, ...]:
         """Send a request to all servers and return their answers. Raises the error if one of them refuses."""
@@ -85,6 +92,8 @@ class DistStore(HostStore):
 
     def set_compression(self, packings: Packings) -> None:
         super().set_compression(packings)
+        if self._levels.between.sums:
+            self._stand("set_compression", dict(packings.least))
         self._packings = packings
         self._again = self._again if not packings.least else None  # what was lost would be lost for good
 
@@ -121,8 +130,8 @@ class DistStore(HostStore):
         self._configure(rule)
 
     def _configure(self, rule: UpdateRule) -> None:
-        self._stand("set_optimizer")  # no round is open
         scalars = flat(rule.data)
+        self._stand("set_optimizer", scalars)  # no round is open
         kind = str(scalars.pop("kind"))
         if self.group.me == 0:
             self._request(m.SetOptimizer(kind, scalars, self._link.rank))
@@ -364,6 +373,12 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
             member.leave(1, why)
         loop.close()
         raise
+
+
+def _told(given: Any) -> str:
+    """Return what a worker gives as others are told it: of what is long, the beginning and a digest."""
+    text = str(given)
+    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}... ({sha256(text.encode()).hexdigest()[:16]})"
 
 
 def _look(member: Member, pid: int | None) -> None:

@@ -119,10 +119,11 @@ class Member:
         if self.failure is not None:
             raise self.failure
 
-    def barrier(self, name: str) -> Callable[[], bool]:
-        """Say that this worker stands at a barrier; whether all do, as often as this one, is what the answer tells."""
+    def barrier(self, name: str, said: str = "") -> Callable[[], bool]:
+        """Say that this worker stands at a barrier; whether all do, as often as this one, is what the answer tells. The
+        job fails where they do not say the same."""
         before = self._passed.get(name, 0)
-        self.say(m.Barrier(name, self.welcome.rank))
+        self.say(m.Barrier(name, self.welcome.rank, said))
         return lambda: self._passed.get(name, 0) > before
 
     def overview(self) -> Callable[[], m.Overview | None]:

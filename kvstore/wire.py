@@ -201,7 +201,7 @@ KINDS: dict[int, Kind] = dict(
                 {"arrays": _list(_tuple(_text(), _text(), _shape))},
                 payload=True,
             ),
-            Kind(m.Barrier, ("rank",), {"name": _text()}),
+            Kind(m.Barrier, ("rank",), {"name": _text(), "said": _reason}),
             Kind(m.ServerStats, (), {"counts": _map(_count)}),
             Kind(m.Refused, _STEP, {"reason": _reason, "hint": _reason}),
             Kind(m.Failed, (), {"ranks": _ranks, "reason": _reason, "role": _role}),

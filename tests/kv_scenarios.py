@@ -355,6 +355,17 @@ def other_shape(kv: KVStore) -> Result:
     return {}
 
 
+def other_optimizer(kv: KVStore) -> Result:
+    _declared(kv, a=3)
+    kv.set_optimizer(SGD(rate=0.5 + kv.rank))
+    return {}
+
+
+def other_compression(kv: KVStore) -> Result:
+    kv.set_compression("fp16" if kv.rank else "bf16")
+    return {}
+
+
 def nothing(kv: KVStore) -> Result:
     return {}
 
@@ -380,6 +391,8 @@ SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
         one_fewer,
         outlasts,
         other_shape,
+        other_optimizer,
+        other_compression,
         nothing,
     )
 }

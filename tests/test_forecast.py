@@ -107,6 +107,32 @@ def test_a_dry_run_ends_after_its_steps(options: tuple[str, ...], tmp_path: Path
         assert np.isfinite(job.losses()).all()
 
 
+GLUON = """
+import mezzo as mz
+import numpy as np
+
+with mz.kv.create("dist_sync") as kv:
+    net = mz.gluon.nn.Dense(2, in_units=3)
+    net.initialize()
+    trainer = mz.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kv)
+    for _ in range(50):
+        with mz.autograd.record():
+            loss = net(mz.nd.ones((4, 3))).sum()
+        loss.backward()
+        trainer.step(4)
+print("it went on")
+"""
+
+
+def test_steps_of_a_trainer_of_blocks_count(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(GLUON)
+    command = [sys.executable, "-m", "mezzo", "launch", "-n", "2", "--dry-run", "5", "script.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "it went on" not in ended.stdout
+    assert "8 workers" in ended.stdout or "64" in ended.stdout, ended.stdout
+
+
 def test_a_job_that_fails_has_no_forecast(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import sys; sys.exit(3)")
     made = launched(tmp_path)

@@ -186,6 +186,16 @@ def test_a_barrier_is_a_set_of_ranks() -> None:
     assert failed.reason == "barrier 'y' waits for ranks 0, 1 since 120 s"
 
 
+def test_who_says_something_else_at_a_barrier_is_named() -> None:
+    job = gathered(["a", "a", "a"])
+    for _ in range(2):  # what was said the last time does not count
+        for rank in range(3):
+            job.handle(s.Said(rank, m.Barrier("x", rank, f"rate {_}")))
+    job.handle(s.Said(1, m.Barrier("x", 1, "rate 2")))
+    failed = failure(job.handle(s.Said(0, m.Barrier("x", 0, "rate 3"))), {0, 1, 2})
+    assert failed == m.Failed((1, 0), "x: rank 0 gives rate 3, and rank 1 rate 2; every worker must give the same")
+
+
 def test_who_left_is_not_awaited() -> None:
     job = gathered(["a", "a", "a"])
     job.handle(s.Said(0, m.Barrier("x", 0)))

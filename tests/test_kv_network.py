@@ -381,6 +381,8 @@ FAILING: Mapping[str, dict[str, Any]] = {
     "no scheduler": {"scenario": "nothing", "scheduler": False, "told": "nobody answers within 10 s"},
     "one batch fewer": {"scenario": "one_fewer", "told": "rank 1"},
     "one batch fewer, one host": {"scenario": "one_fewer", "hosts": ("a", "a"), "told": "rank 1 left before round 5"},
+    "different optimizers": {"scenario": "other_optimizer", "told": "; every worker must give the same"},
+    "different schemes": {"scenario": "other_compression", "told": "; every worker must give the same"},
     "different shapes": {"scenario": "other_shape", "told": "declares float32[2, 5"},
 }
 

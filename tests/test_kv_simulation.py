@@ -55,6 +55,7 @@ ONCE = {  # seeds that failed once, by why
     "who had not begun a round waited for another key, which a worker had not summed": (2_127_659,),
     "a server that froze for a while kept a rank, which another server named": (2_084_507,),
     "a server named a host that waited, in a round of another key, for the agent that was frozen": (2_143_844,),
+    "who waited for a round that others kept took its server for the reason": (3_061_165,),
 }  # fmt: skip
 
 

@@ -59,6 +59,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "members": st.lists(st.tuples(roles, ranks, texts, st.floats(0, 1e9), reals), max_size=3).map(tuple),
     "workers": counts,
     "reason": texts,
+    "said": texts,
     "hint": texts,
     "ranks": st.lists(ranks, max_size=4).map(tuple),
     "code": st.integers(-(1 << 31), 1 << 31),

@@ -189,6 +189,7 @@ class Membership:
         self._members: dict[int, _Member] = {}  # by peer, in order of arrival
         self._welcome: Welcome | None = None  # for nobody in particular, once the job is complete
         self._barriers: dict[str, dict[int, int]] = {}  # by name: peers by rank
+        self._words: dict[str, tuple[int, str]] = {}  # by barrier: who came first, and what it said there
         self._since: dict[str, float] = {}  # by barrier, or "" for the gathering: the first tick that saw it
         self._strangers = 0  # who were turned away,
         self._stranger = ""  # the last of them, and why
@@ -393,7 +394,7 @@ class Membership:
         told = Gather(self._gathering, ranks, self._lost)
         made: list[Instruction] = [MemberTell(p, told) for p, member in self._members.items() if not member.left]
         self._former |= self._members
-        for known in (self._members, self._barriers, self._since, self._away):
+        for known in (self._members, self._barriers, self._words, self._since, self._away):
             known.clear()
         self._welcome = self._verdict = self._slow = self._slow_told = None
         self._judged_at = math.inf
@@ -429,6 +430,10 @@ class Membership:
         if barrier.rank in at:
             return self._refuse(peer, f"rank {barrier.rank} stands at barrier {barrier.name!r} already")
         at[barrier.rank] = peer
+        first, word = self._words.setdefault(barrier.name, (barrier.rank, barrier.said))
+        if word != barrier.said:
+            why = f"{barrier.name}: rank {barrier.rank} gives {barrier.said}, and rank {first} {word}"
+            return self._fail(Failed((first, barrier.rank), f"{why}; every worker must give the same"))
         return self._release()
 
     def _awaited(self, name: str) -> list[int]:
@@ -441,6 +446,7 @@ class Membership:
         for name in [name for name in self._barriers if not self._awaited(name)]:
             made += [MemberTell(peer, Barrier(name, rank)) for rank, peer in sorted(self._barriers.pop(name).items())]
             self._since.pop(name, None)
+            del self._words[name]
             self._released += 1
         return made
 

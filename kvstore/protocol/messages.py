@@ -256,10 +256,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A barrier; answered when every worker has sent one with this name."""
+    """A barrier; answered when every worker has sent one with this name, and said the same."""
 
     name: str
     rank: int
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)

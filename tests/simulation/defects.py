@@ -333,7 +333,7 @@ DEFECTS = (
     Defect(
         "who stood at a barrier before the job gathered again counts afterwards",
         f"{PROTOCOL}/membership.py",
-        "        for known in (self._members, self._barriers, self._since, self._away):\n",
+        "        for known in (self._members, self._barriers, self._words, self._since, self._away):\n",
         "        for known in (self._members, self._since, self._away):\n",
     ),
     Defect(
