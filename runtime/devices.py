@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Final
 
-from ..ops.errors import InputError, MissingPackage
+from ..ops.errors import InputError, MezzoError, MissingPackage
 from .backends.processor import EXECUTOR
 from .caches import caches
 from .compile.kernel import Kernel
 from .compile.lower import Options
 from .environment import switch
 from .execution.executor import Executor
+from .execution.together import together
+from .ir.graph import Graph
+from .ir.infer import infer
+from .passes.place import norms_apart, placed, places_of, spread, unplaced
 
 DEVICES: Final[dict[str, Executor]] = {"cpu": EXECUTOR}
 GPU: Final = "gpu:"
+CPU: Final = "cpu:"
 MINE = "MEZZO_GPU"  # variable of our launcher: the number of this process's GPU
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")  # of torchrun, Open MPI and Slurm
 
@@ -64,6 +70,41 @@ def device_named(name: str) -> Executor:
             hint="leave out device=, or see `mezzo doctor` for what this machine has",
         )
     return device
+
+
+def session_device(name: str) -> str:
+    """The device of sessions for one of several: numbered processors are the host, as those of mz.cpu(1).
+
+    >>> session_device("cpu:1"), session_device("gpu:1")
+    ('cpu', 'gpu:1')
+    """
+    return "cpu" if name.startswith(CPU) and name.removeprefix(CPU).isdecimal() else name
+
+
+def on_devices(model: Any, name: str, place: Mapping[str, str] | None) -> tuple[Any, Executor]:
+    """The model of a session, a graph or an opened file, and its device: that of this name or, where nodes have devices
+    or are given some by `place`, a graph in which every node has one, and these together.
+
+    Raises what `placed` and `device_named` raise; InputError for devices of several kinds, and a name beside them.
+    """
+    if place is None and not model.devices:
+        return model, device_named(name)
+    if name != "cpu":
+        hint = "give the devices in place=; place={'*': " + repr(name) + "} puts all on one"
+        raise InputError(f"device={name!r} beside {'place=' if place else 'a model with devices of its own'}",
+                         where="Session", hint=hint)  # fmt: skip
+    graph: Graph = infer(model if isinstance(model, Graph) else model.graph)
+    graph = spread(graph if place is None else placed(graph, place))
+    members = dict[str, Executor]()
+    for device in graph.devices:
+        try:
+            members[device] = device_named(session_device(full_name(device)))
+        except MezzoError as error:
+            raise error.at(f"place= on {device!r}") from error.__cause__
+    if len(members) == 1:
+        return unplaced(graph), next(iter(members.values()))
+    graph = norms_apart(graph)
+    return graph, together(places_of(graph), members)
 
 
 def register_kernel(kernel: Kernel, device: str = "cpu") -> None:

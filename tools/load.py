@@ -32,6 +32,7 @@ class LoadOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[Dim]] | None
 
     device: str
+    place: Mapping[str, str] | None
     budget: Budget | None
     strategy: Strategy | str
     instances: int | None
@@ -66,6 +67,7 @@ def load(
     params: Source | Mapping[str, Array] | None = None,
     shapes: Mapping[str, Sequence[Dim]] | None = None,
     device: str = "cpu",
+    place: Mapping[str, str] | None = None,
     budget: Budget | None = None,
     strategy: Strategy | str = Strategy.BOTH,
     instances: int | None = None,
@@ -103,6 +105,8 @@ def load(
     image: float32[batch,1,8,8]
     """
     kind: Callable[..., Session] = Session
+    if cache is not None and place is not None:
+        raise InputError("place= beside cache=", where="load", hint="a conversation's caches lie on one device")
     if cache is not None:
         from ..runtime.execution.cached_session import CachedSession
 
@@ -121,6 +125,7 @@ def load(
         return kind(
             model,
             device=device,
+            place=place,
             budget=budget,
             strategy=strategy,
             instances=instances,

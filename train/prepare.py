@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..ops import DType
+from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
@@ -15,6 +16,7 @@ from ..runtime.ir.interpreter import evaluate
 from ..runtime.ir.prune import prune
 from ..runtime.optimizer.record import matches
 from ..runtime.passes.modes import statistics_of
+from ..runtime.passes.place import placed
 from .integers import with_float_weights
 
 
@@ -35,6 +37,15 @@ def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
     elif any(matches(n, *asked) for n in constants):
         graph = hoisted(graph, lambda name: matches(name, *asked))
     return with_float_weights(_own_statistics(_untied(_out_of_bodies(graph))))
+
+
+def apart(graph: Graph, place: Mapping[str, str], **beside: object) -> Graph:
+    """The typed graph with its parts on several devices. Raises InputError for options `beside` it that are for whole
+    models, and what `placed` raises."""
+    if wrong := [f"{name}=" for name, given in beside.items() if given]:
+        raise InputError(f"place= beside {' and '.join(wrong)}", where="Trainer",
+                         hint="a model whose parts are on several devices trains by itself, without them")  # fmt: skip
+    return placed(graph, place)
 
 
 def _constants(graph: Graph) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
 from ..runtime.ir.row_gradients import as_rows, makers_of, reads_of
 from ..runtime.ir.typed import TypedBuilder
+from ..runtime.passes.place import spread
 from .building import (
     COUNT,
     NORM,
@@ -196,7 +197,7 @@ def _with_parameters(graph: Graph, loss: str, params: Sequence[str]) -> Graph:
     known = typed.types[loss]
     if not isinstance(known, Tensor) or not known.dtype.floating:
         raise InputError(f"the loss {loss!r} is {known}", where=graph.name, hint="a loss is a floating number")
-    return typed.but(states=graph.states)
+    return spread(typed.but(states=graph.states))  # what goes back through a node is where the node is
 
 
 def _in_rows(made: Build, step: Step, found: Mapping[str, str], updates: bool) -> tuple[dict[str, str], dict[str, str]]:

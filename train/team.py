@@ -13,7 +13,7 @@ import numpy as np
 
 from ..ops import Tensor, Type
 from ..ops.errors import InputError
-from ..runtime.devices import full_name
+from ..runtime.devices import full_name, session_device
 from ..runtime.environment import usual_threads
 from ..runtime.execution.feeds import checked
 from ..runtime.execution.instance import Observer
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..nd.place import Place
 
 Feeds = Mapping[str, Any]
-CPU = "cpu:"  # numbered ones are the host, as those of mz.cpu(0) and mz.cpu(1)
 
 
 def devices_of(device: str | Place | Sequence[str | Place]) -> tuple[str, ...]:
@@ -63,15 +62,6 @@ def _name(device: str | Place) -> str:
         raise InputError(
             f"{device!r} is no device", where="Trainer", hint='give "cpu", "gpu:0", mz.gpu(0), or several of them'
         ) from None
-
-
-def session_device(name: str) -> str:
-    """The device of sessions for one of several.
-
-    >>> session_device("cpu:1"), session_device("gpu:1")
-    ('cpu', 'gpu:1')
-    """
-    return "cpu" if name.startswith(CPU) and name.removeprefix(CPU).isdecimal() else name
 
 
 def threads_of(devices: Sequence[str], threads: int | None) -> int | None:

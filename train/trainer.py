@@ -19,7 +19,7 @@ from ..kvstore.recording import learns_from
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime.devices import options_for
+from ..runtime.devices import options_for, session_device
 from ..runtime.environment import threads_for
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
@@ -28,6 +28,7 @@ from ..runtime.ir.infer import infer
 from ..runtime.optimizer import Optimizer, create
 from ..runtime.optimizer import schedule as schedules
 from ..runtime.passes import modes
+from ..runtime.passes.place import unplaced
 from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
 from .agree import digest
@@ -47,12 +48,12 @@ from .metrics import Metrics, StepMetrics
 from .names import FIT, TRAINER, absent, refuse
 from .overflow import Overflow, overflows, tried
 from .parts import collected, own_snapshots, read, whole_snapshots
-from .prepare import prepared
+from .prepare import apart, prepared
 from .quantize import shares, with_scales
 from .recompute import chosen, sized
 from .rejoin import joined, rejoining
 from .step import training_step
-from .team import Team, devices_of, session_device, threads_of
+from .team import Team, devices_of, threads_of
 from .totals import metrics_of
 from .ways import Ways
 
@@ -75,7 +76,8 @@ class Trainer:
     training mode here, and in inference mode in `graph()` and `export`. A quantised model learns through its steps: its
     weights are floats here, and integers in `graph()` and `export`; with `learn_scales` its scales learn too. `device`,
     `threads` and `onednn` are those of Session, and so is `precision`, which tells how products of float32 are taken:
-    "auto", "fp32", or on GPUs "tf32"; 16 bits are `amp`. Several devices ("gpu:0,gpu:1", or a list) share each batch.
+    "auto", "fp32", or on GPUs "tf32"; 16 bits are `amp`. Several devices ("gpu:0,gpu:1", or a list) share each batch;
+    `place` shares out the model instead: patterns of names of nodes or weights, and the device of each.
 
     `kvstore` (a store of `mezzo.kv.create`, or the kind of one) trains together with the other workers of a job. Each
     gives `step` its share of the batch, as many samples as the others (`train.shares.Share`); gradients are means over
@@ -124,6 +126,7 @@ class Trainer:
         recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
         device: str | Place | Sequence[str | Place] = "cpu",
+        place: Mapping[str, str] | None = None,
         precision: str = "auto",
         threads: int | None = None,
         onednn: bool = True,
@@ -141,6 +144,8 @@ class Trainer:
         freeze = [freeze] if isinstance(freeze, str) else freeze
         given = model if isinstance(model, Graph) else load_graph(model)
         self.source = infer(prepared(given, train or ()))
+        if place is not None:
+            self.source = apart(self.source, place, device=device != "cpu", kvstore=kvstore, recompute=recompute)
         devices, policy = devices_of(device), None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         how: dict[str, Any] = {"zero": zero, "buckets": buckets, "wire": wire, "devices": devices}
@@ -253,7 +258,7 @@ class Trainer:
         """The model as it was given, with what it has learned: for inference and export."""
         own = self.source.initializers
         learned = {n: np.array(a) for n, a in self.states.items() if n in own}
-        return with_integer_weights(modes.inference(self.source.but(initializers={**own, **learned})))
+        return with_integer_weights(modes.inference(unplaced(self.source).but(initializers={**own, **learned})))
 
     def export(self, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
         """Write the model as ONNX, with what it has learned."""
@@ -367,14 +372,14 @@ class Trainer:
         if self._last is None:
             raise InputError("there was no step yet", where="last")
         number, loss, norm, held = self._last
-        rate = self._rate_at(max(self.updates - 1, 0), held)
+        rate = schedules.now(self.plan.optimizer.rate, max(self.updates - 1, 0), held)
         return StepMetrics(number, loss, rate, None if norm is None else float(norm))
 
     @property
     def rate(self) -> float:
         """The rate of the next update, before groups scale it. Setting it holds from there on: a schedule goes on from
         it in proportion. Raises InputError where the optimizer runs on a store, which has the rate."""
-        return self._rate_at(self.updates, self._held)
+        return schedules.now(self.plan.optimizer.rate, self.updates, self._held)
 
     @rate.setter
     def rate(self, value: float) -> None:
@@ -384,11 +389,6 @@ class Trainer:
         self._held = schedules.held(self.plan.optimizer.rate, value, self.updates)
         for rank in self._ranks:
             rank.states[RATE][...] = rank._held = self._held
-
-    def _rate_at(self, update: int, held: float) -> float:
-        """The rate of an update, `held` being what the state of it says: the rate, or a factor of the schedule."""
-        rate = self.plan.optimizer.rate
-        return held if isinstance(rate, int | float) else schedules.at(rate, update) * held
 
     def _rate_state(self) -> float:
         rate = self.plan.optimizer.rate
@@ -587,7 +587,7 @@ class Trainer:
         `take_up` in train/from_mxnet.py for `names` and `updates`. InputError where they are not of this training."""
         if self.exchange is not None:
             raise InputError("states of MXNet with a kvstore", where="load_states", hint="save, and resume the job")
-        rates = partial(self._rate_at, held=self._held)
+        rates = partial(schedules.now, self.plan.optimizer.rate, held=self._held)
         take_up(source, self.states, self.plan.optimizer, self.trained, rates, names, updates)
 
     def _digest(self) -> str:

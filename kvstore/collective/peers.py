@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backends.cuda.driver import cupy, described
+from ...runtime.backends.cuda.driver import cupy, described, reach
 from .calls import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, REDUCE_SCATTER, Call
 from .communicator import Communicator, Work
 from .gpu_sums import add_up
@@ -87,7 +87,7 @@ class PeerLedger(Ledger):
         self._places: dict[tuple[int, str, int], Any] = {}
         for device in devices:
             described(device)  # it is there
-            _reach(device, [other for other in devices if other != device])
+            reach(device, *(other for other in devices if other != device))
 
     def at(self, rank: int) -> Any:
         """A context in which a rank's GPU is the current one."""
@@ -183,19 +183,6 @@ class PeerLedger(Ledger):
         self._copy(rank, out, 0, source, kept, slice(0, out.size))
         with self.at(rank):
             self.streams[rank].synchronize()  # what was sent is given back then
-
-
-def _reach(device: int, others: Sequence[int]) -> None:
-    """Let a GPU read the memory of others where it can; where not, CUDA copies through the host."""
-    runtime = cupy().cuda.runtime
-    with cupy().cuda.Device(device):
-        for other in dict.fromkeys(others):
-            if runtime.deviceCanAccessPeer(device, other):
-                try:
-                    runtime.deviceEnablePeerAccess(other)
-                except runtime.CUDARuntimeError as error:
-                    if "PeerAccessAlreadyEnabled" not in str(error):
-                        raise
 
 
 def peers(devices: Sequence[int], deadline: float = DEADLINE) -> list[Peers]:

@@ -14,6 +14,7 @@ from ..memory.liveness import Life, Parallel, Space
 from ..memory.plan import Attempt, MemoryPlan, Strategy, plan
 from .kernel import KernelRequest, TargetSpec
 from .order import LARGEST, ORDERS, Order, as_given, needs
+from .parts import joined, located, parted
 from .program import Port, Program, ProgramStep, sharings
 from .queries import LayoutHistory
 from .recipe import Lowered, Recipe
@@ -44,7 +45,8 @@ class Options:
     """Options of compilation.
 
     `extern` maps values to the names of buffers given at instantiation; with `exchange` those that Emit and Await pass
-    on lie in buffers named for their keys; `reorder` lets the planner choose among orders
+    on lie in buffers named for their keys; `place` tells the device of nodes, values and states by name, where there
+    are several (see parts.py); `reorder` lets the planner choose among orders
     of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
     passes/fusions.py. `precision` is one of PRECISIONS; `threads`, `onednn`, `numpy_random` and `nan` are those of
     `TargetSpec`.
@@ -62,6 +64,7 @@ class Options:
     precision: str = "fp32"
     numpy_random: bool = False
     nan: str = "watched"
+    place: Mapping[str, str] | None = None
 
     @property
     def spec(self) -> TargetSpec:
@@ -72,7 +75,9 @@ class Options:
     @property
     def inside(self) -> Options:
         """Options for bodies: those of a GPU's programs run on the host."""
-        return self if self.target.host is None else replace(self, target=self.target.host, precision="fp32")
+        if self.target.host is None:
+            return replace(self, place=None) if self.place else self
+        return replace(self, target=self.target.host, precision="fp32", place=None)
 
 
 def lower(
@@ -134,14 +139,37 @@ def _lower(
     dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
     builder = _selected(graph, options, constants, packed, dynamic, learned)
     constants |= packed
-    graph, steps, states = _with_states(graph.but(types=builder.types), builder.steps, options)
+    at = located(builder.steps, options.place) if options.place else {}
+    graph, steps, states = _with_states(graph.but(types=builder.types), builder.steps, options, at)
+    if at:
+        return _over_devices(graph, steps, states, options, names, constants, dynamic, at)
+    spaces, program = _program(graph, steps, states, options, names, constants, dynamic, outside, learned)
+    if not (outside or weights) and _has_recipe(graph, options, dynamic):
+        learned.recipes[given.outputs] = Recipe.of(given, own, builder, spaces, program)
+    return program
+
+
+def _program(
+    graph: Graph,
+    steps: list[ProgramStep],
+    states: Mapping[str, str],
+    options: Options,
+    names: Sequence[str],
+    constants: Mapping[str, Array],
+    dynamic: set[str],
+    outside: Sequence[str],
+    learned: Learned,
+    sent: Sequence[str] = (),
+) -> tuple[Mapping[str, Space], Program]:
+    """The program of selected steps, and the spaces of its values; what is `sent` lives until the end."""
     stored = {*states, *states.values()}
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
     nbytes = {n: _nbytes(graph, n) for n in spaces}
-    steps, lives, memory = _planned(graph.outputs, steps, spaces, nbytes, options, bool(states), learned)
+    fixed, last = bool(states or options.place), (*graph.outputs, *sent)
+    steps, lives, memory = _planned(last, steps, spaces, nbytes, options, fixed, learned)
     steps = _with_frees(steps, lives, set(graph.outputs))
     used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
-    program = Program(
+    return spaces, Program(
         inputs=tuple(Port(n, graph.types[n]) for n in graph.inputs),
         outputs=tuple(Port(name, graph.types[value]) for name, value in zip(names, graph.outputs, strict=True)),
         steps=tuple(steps),
@@ -153,16 +181,37 @@ def _lower(
         results=graph.outputs,
         target=options.spec,
     )
-    if not (outside or weights) and _has_recipe(graph, options, dynamic):
-        learned.recipes[given.outputs] = Recipe.of(given, own, builder, spaces, program)
-    return program
+
+
+def _over_devices(
+    graph: Graph,
+    steps: list[ProgramStep],
+    states: Mapping[str, str],
+    options: Options,
+    names: Sequence[str],
+    constants: Mapping[str, Array],
+    dynamic: set[str],
+    at: dict[str, str],
+) -> Program:
+    """The program of steps on several devices: a part for each, planned by itself."""
+    graph, parts = parted(graph, steps, states, at, dynamic)
+    public = dict(zip(graph.outputs, names, strict=True))
+    programs: dict[str, Program] = {}
+    for part in parts:
+        own, mine = part.graph, {read: written for read, written in states.items() if at[read] == part.device}
+        called = [public[o] for o in own.outputs]
+        _, made = _program(own, part.steps, mine, options, called, constants, dynamic, (), Learned(), part.sent)
+        target = replace(made.target, device=part.device) if options.target.sm else made.target
+        programs[part.device] = replace(made, target=target)
+    return joined(graph, names, programs, options.spec)
 
 
 def _has_recipe(graph: Graph, options: Options, dynamic: set[str]) -> bool:
     """Return True for a graph of which a recipe can be made."""
     plain = not (graph.states or any(node.bodies for node in graph.nodes))
     used = {o for node in graph.nodes for o in node.outputs} | {*graph.inputs}
-    return plain and used.isdisjoint(dynamic) and not options.extern and not options.exchange and not options.target.sm
+    apart = options.extern or options.exchange or options.target.sm or options.place
+    return plain and used.isdisjoint(dynamic) and not apart
 
 
 def _planned(
@@ -279,12 +328,13 @@ def _selected(
 
 
 def _with_states(
-    graph: Graph, steps: list[ProgramStep], options: Options
+    graph: Graph, steps: list[ProgramStep], options: Options, at: dict[str, str]
 ) -> tuple[Graph, list[ProgramStep], dict[str, str]]:
     """Let each state's last value go into the state's own bytes.
 
     Directly, where its producer comes after all readers of the old value and does not disturb them; by a copy at the
-    end otherwise. Returns the graph (with the types of the copies), the steps, and the written value of each state.
+    end otherwise, and where its producer is on another device (`at`). Returns the graph (with the types
+    of the copies), the steps, and the written value of each state.
     """
     types, steps = dict(graph.types), list(steps)
     written: dict[str, str] = {}
@@ -294,7 +344,9 @@ def _with_states(
         for name in step.reads():
             readers.setdefault(name, []).append(i)
 
-    def copied(value: str, copy: str) -> str:
+    def copied(value: str, copy: str, state: str) -> str:
+        if at:
+            at[copy] = at[state]
         node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
         types[copy] = _plain(types[value])
         request = KernelRequest(node, [types[value]], [types[copy]], target=options.spec)
@@ -312,17 +364,17 @@ def _with_states(
             raise ShapeError(f"state {state.name!r} is {before}, and its next value is {after}", where=graph.name)
         # a state that becomes another state's old value reads it before either is overwritten
         swapped = state.output in old and state.output != state.input
-        final[state.input] = copied(state.output, f"{state.input}@read") if swapped else state.output
+        final[state.input] = copied(state.output, f"{state.input}@read", state.input) if swapped else state.output
     for read, value in final.items():
         if value == read:  # it stays as it is
             written[read] = read
             continue
         maker = makers.get(value)
-        free = value not in graph.outputs and value not in written.values()
+        free = value not in graph.outputs and value not in written.values() and at.get(value) == at.get(read)
         if maker is not None and free and _may_overwrite(steps[maker], maker, readers.get(read, ()), read, value):
             written[read] = value
         else:
-            written[read] = copied(value, f"{read}@next")
+            written[read] = copied(value, f"{read}@next", read)
     return graph.but(types=types), steps, written
 
 

@@ -76,7 +76,8 @@ class Program:
 
     `inputs` and `outputs` are in the graph's order; `captures` are values of the scopes around a body, given like
     inputs. `weights` names the constant arrays that an instance needs; `states` maps the value a state is read as to
-    the value it is written as; `results` names the values that the outputs are.
+    the value it is written as; `results` names the values that the outputs are. Over several devices `parts` has the
+    program of each, whose steps and arenas lie here behind each other.
     """
 
     inputs: tuple[Port, ...]
@@ -89,6 +90,7 @@ class Program:
     states: Mapping[str, str] = field(default_factory=dict[str, str])
     results: tuple[str, ...] = ()
     target: TargetSpec = field(default_factory=TargetSpec)
+    parts: Mapping[str, Program] = field(default_factory=dict[str, "Program"])
 
     @cached_property
     def given(self) -> tuple[str, ...]:
@@ -106,6 +108,8 @@ class Program:
     @cached_property
     def arena_bytes(self) -> int:
         """Bytes of an instance's arena: those of the plan, and the places of small ports behind them."""
+        if self.parts:
+            return sum(aligned(part.arena_bytes) for part in self.parts.values())
         types = [self.types[n] for n in self.staged]
         return aligned(self.plan.size) + sum(aligned(t.nbytes) for t in types if isinstance(t, Tensor))
 
@@ -146,6 +150,8 @@ class Program:
         """Return the program, or raise PlanError: slots overlap, or `check_order` finds a fault."""
         self.plan.check()
         self.check_order()
+        for part in self.parts.values():
+            part.check()
         for step in self.steps:
             for body in step.bodies.values():
                 body.check()
@@ -199,6 +205,8 @@ class Program:
 
     def __str__(self) -> str:
         head = f"program({', '.join(map(str, self.inputs))}) -> {', '.join(map(str, self.outputs))}"
+        if self.parts:
+            return "\n".join([head, *(f"on {device}: {part}" for device, part in self.parts.items())])
         rows = [f"  {i:>4} {s.choice.kernel:<16} {s.node}{self._splits(s)}" for i, s in enumerate(self.steps)]
         return "\n".join([head, *rows, str(self.plan)])
 

@@ -55,6 +55,11 @@ class Executor:
         """Return the precision that `precision="auto"` means on this device."""
         return "fp32"
 
+    @property
+    def place(self) -> Mapping[str, str]:
+        """The device of each node, value and state, where this one is several together."""
+        return {}
+
     def check_precision(self, precision: str, onednn: bool) -> str:
         """Return the precision, the device's usual one for "auto". Raises InputError if it is none, or this machine
         computes none such; `onednn` tells whether libraries may be used."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def content(session: Session, *, portable: bool, source: str, producer: str) -> Iterator[Any]:
     """The bytes of a session's file, piece by piece."""
-    planned = ([], []) if portable else (variants(session), patterns(session))
+    alone = portable or session.device.place  # programs over several devices are planned where they run
+    planned = ([], []) if alone else (variants(session), patterns(session))
     return encode(session.graph, *planned, source=source, producer=producer)
 
 

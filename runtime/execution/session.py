@@ -23,7 +23,7 @@ from ..compile.executable import Executable
 from ..compile.kernel import Exchange
 from ..compile.lower import Options
 from ..compile.program import Port, Program
-from ..devices import device_named
+from ..devices import on_devices
 from ..environment import flag, processors, seed_of, threads_for, whole
 from ..files import replace_file
 from ..ir.graph import Graph
@@ -87,17 +87,18 @@ class Session:
     is how many input signatures are kept planned at most, None for as many as there is room for. `fuse` puts one
     operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads` is how many one
     step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
-    `device` is "cpu", "gpu:0", "gpu" (the process's own), or "gpu:0@sm_90" to plan for a GPU that is not here.
+    `device` is "cpu", "gpu:0", "gpu" (the process's own), or "gpu:0@sm_90" to plan for a GPU that is not here; `place`
+    has instead patterns of names of nodes or weights, and the device of each (docs/multi-gpu.md).
     `precision` is "auto" ("fp32" on a CPU, "tf32" on a GPU, as other runtimes compute there), "fp32", "bf16" (tensors
     in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands of float32 products are rounded to
-    bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
-    dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one
-    and results cut back, which is right for dims whose elements the model treats independently; "auto" rounds up what
-    is proven not to change results (docs/service.md). A graph with states
-    keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of the value
-    that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
-    speak to. `seed` begins the random numbers, which follow the number of the run (`next_run`); with
-    `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
+    bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open dims to the few sizes that are planned,
+    e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one and results cut back, which is right for
+    dims whose elements the model treats independently; "auto" rounds up what is proven not to change results
+    (docs/service.md). A graph with states keeps them from run to run, and then runs one at a time; `states` gives
+    arrays to keep them in, by name of the value that is read, which sessions may share that do not run at the same
+    time. `exchange` is what Emit and Await speak to. `seed` begins the random numbers, which follow the number of the
+    run (`next_run`); with `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's
+    official suite expects.
     Errors call the model by `name`, such as that of its file, or else by that of the graph.
     `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
     confirmed when it is first needed, and its graph where none fits.
@@ -115,6 +116,7 @@ class Session:
         model: Graph | Opened,
         *,
         device: str = "cpu",
+        place: Mapping[str, str] | None = None,
         budget: Budget | None = None,
         strategy: Strategy | str = Strategy.BOTH,
         instances: int | None = None,
@@ -131,15 +133,15 @@ class Session:
         exchange: Exchange | None = None,
         name: str = "",
     ) -> None:
+        model, on = on_devices(model, device, place)
         self._model, self.budget, max_memory = model, Budget.of(budget), whole("max_memory", max_memory, 0)
         self.signature = replace(model.signature, name=name or model.signature.name)
         self._owner = self.signature.name or "a program"
-        self._stored = None if isinstance(model, Graph) else model
-        self.device = on = device_named(device)
+        self.device, self._stored = on, None if isinstance(model, Graph) else model
         self._options = Options(
             on.target, Strategy(strategy), fuse=flag("fuse", fuse), threads=threads_for(threads),
             onednn=flag("onednn", onednn), precision=on.check_precision(precision, onednn),
-            exchange=exchange is not None,
+            exchange=exchange is not None, place=on.place or None,
             numpy_random=random == "numpy", nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
@@ -157,7 +159,6 @@ class Session:
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._seed = seed_of(seed)
         self._fitting = fitting(buckets, self.inputs, rounds=self._stored is not None and self._stored.rounds > 0)
-        self._numpy_random = random == "numpy"
         self.planning = _PLANNING
         self._table = threading.Lock()
         most = 1 if self.signature.states else whole("instances", instances, 1) or processors()
@@ -166,8 +167,7 @@ class Session:
         self._kept = KeptPrograms(whole("max_programs", max_programs, 0), on.held, weakly(self._ran, {}))
         self._arenas = ArenaPool(on, self._pool, self._kept, most, max_memory, spare, self._owner)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
-        self._planned, self._reported = 0, False
-        self.next_run = 0
+        self._planned, self._reported, self.next_run = 0, False, 0
         self.states: dict[str, Array] = {} if states is None else states
         for name, first in self.signature.states.items():
             if name not in self.states:
@@ -376,7 +376,7 @@ class Session:
 
         `portable` leaves the programs out; `source` and `producer` (the model file, and what made it) are noted in
         it. States begin with their first values again. The file is replaced as a whole. Raises ModelError if it
-        cannot be written, or the graph holds something that files cannot.
+        cannot be written, or the graph holds something that files cannot. Over several devices it holds no programs.
         """
         from .saving import content
 
@@ -536,7 +536,7 @@ class Session:
         if instance is None or instance.around.careful != self._careful:
             around = ExecutionContext(
                 *(executable.constants, self.budget, self._pool, Meter(self.budget.steps)),
-                numpy_random=self._numpy_random,
+                numpy_random=self._options.numpy_random,
                 exchange=self._exchange,
                 careful=self._careful,
             )

@@ -187,6 +187,13 @@ class Opened:
                 graph = upgraded(graph, older)
             return _verified(graph)
 
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the graph's nodes; none where it runs on any one."""
+        with reading(self.name):
+            numbers = dict.fromkeys(self._graphs[-1].table("nodes").column("device"))
+            return tuple(filter(None, (self._pool.strings[i] for i in numbers)))
+
     @property
     def stored(self) -> list[Stored]:
         """Locations of the arrays."""

@@ -210,14 +210,15 @@ def _backward(g: TypedBuilder, node: Node, dys: Sequence[str | None], depends: s
     inside = dict.fromkeys(n for body in node.bodies.values() for n in body.captures())
     captured = tuple(n for n in inside if n in depends and differentiable(g.types[n]))
     wants = tuple(x in depends and differentiable(g.types[x]) if x else False for x in xs)
-    kept, g.captured, g.wants = (g.captured, g.where), captured, wants
+    kept, g.captured, g.wants = (g.captured, g.where, g.device), captured, wants
+    g.device = node.device
     g.where = g.where or f"the gradient of {node.place}"
     try:
         dxs = derived(record, g, _filled(record, dys), _filled(record, ys), xs, **_bound(g, node))
     except MezzoError as error:
         raise error.at(f"the gradient of {node.place}") from error.__cause__
     finally:
-        g.captured, g.where = kept
+        g.captured, g.where, g.device = kept
     pairs: list[tuple[str, str]] = []
     for i, (x, dx) in enumerate(zip((*xs, *captured), dxs, strict=True)):
         if x is None or dx is None or (i < len(wants) and not wants[i]):

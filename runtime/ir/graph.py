@@ -134,6 +134,11 @@ class Graph:
         return replace(self, **changes)
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the nodes, in the order in which they compute first; none where it runs on any one."""
+        return tuple(dict.fromkeys(n.device for n in self.nodes if n.device))
+
+    @property
     def signature(self) -> Signature:
         """Interface of the graph. Raises ShapeError if an input has no type."""
         untyped = [n for n in self.inputs if n not in self.types]

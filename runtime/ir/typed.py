@@ -36,6 +36,7 @@ class TypedBuilder(GraphBuilder):
         self.captured = captured
         # `autodiff.gradients`, of builders that it was given: their rules may differentiate bodies
         self.differentiate: Callable[..., dict[str, str]] | None = None
+        self.device = ""  # of the nodes that are added, where they have none
         self.where = ""  # what the nodes are for, where an error has to name one
         self.scope = Scope(Budget(), dict(types or {}))
 
@@ -73,6 +74,8 @@ class TypedBuilder(GraphBuilder):
         """Append a node; `types` are those of its outputs where they are known already."""
         if self.where and not node.where:
             node = replace(node, where=f"{self.where} (node {node.name!r}, {node.op})")
+        if self.device and not node.device:
+            node = replace(node, device=self.device)
         output_types = types or self.scope.node(node)
         self.types.update((o, t) for o, t in zip(node.outputs, output_types, strict=True) if o)
         super().add(node)

@@ -33,6 +33,11 @@ def at(schedule: Schedule | float, update: int) -> float:
     return float(of(schedule).rate(Eager(), np.float64(update)))
 
 
+def now(rate: Schedule | float, update: int, held: float) -> float:
+    """The rate of an update, `held` being what an optimizer holds: the rate itself, or the factor of its schedule."""
+    return held if isinstance(rate, int | float) else at(rate, update) * held
+
+
 def held(rate: Schedule | float, value: float, update: int) -> float:
     """Return the number that an optimizer holds so that its rate is `value` from this update on: the rate itself, or
     the factor of its schedule. Raises InputError for what is no rate, and where the schedule says 0."""

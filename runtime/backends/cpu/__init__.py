@@ -38,6 +38,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.update_rows", "rows.UpdateRows", "mezzo.UpdateRows"),
     _later("exchange", "exchange.Exchanges", "mezzo.Await mezzo.Emit"),
     _later("exchange.rows", "exchange.SumRows", "mezzo.SumRows"),
+    _later("copy", "copy.HostCopies", "mezzo.Copy"),
     Reference(),
 )  # fmt: skip
 

@@ -130,7 +130,7 @@ class SumSquares(Listed):
         def run() -> None:
             total = float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64)) if len(rows) else 0.0
             for block in blocks:
-                total += block.dot(block)
+                total += float(block.dot(block))
             sum_[0] = total
 
         return run
@@ -168,7 +168,7 @@ class TotalNorm(Listed):
             for rows in several:
                 total += float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
             for dot, block in zip(dots, blocks, strict=True):
-                total += dot(block)
+                total += float(dot(block))
             out[...] = math.sqrt(total)
 
         return run

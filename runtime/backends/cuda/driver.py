@@ -162,3 +162,16 @@ def _argument(operand: Operand, args: KernelArgs, scratch: Any) -> np.generic:
 
 def _address(array: Any) -> np.uint64:
     return np.uint64(0 if array is None else array.data.ptr)
+
+
+def reach(device: int, *others: int) -> None:
+    """Let a GPU read the memory of others where it can; where not, CUDA copies through the host."""
+    runtime = cupy().cuda.runtime
+    for other in dict.fromkeys(others):
+        with cupy().cuda.Device(device):
+            if runtime.deviceCanAccessPeer(device, other):
+                try:
+                    runtime.deviceEnablePeerAccess(other)
+                except runtime.CUDARuntimeError as error:
+                    if "PeerAccessAlreadyEnabled" not in str(error):
+                        raise

@@ -19,6 +19,7 @@ from ....ops.training.exchange import AWAIT, DOMAIN, EMIT, PART, SUM
 from ....ops.types import Array
 from ...compile.kernel import Alias, Call, Choice, Declined, Exchange, KernelArgs, KernelRequest, nothing
 from ...ir.graph import Node
+from .copy import Passing
 from .driver import cupy
 from .memory import pinned
 
@@ -184,10 +185,13 @@ class OnDevice(Carrier):
             )
 
 
-def carrier(store: Exchange | None, stream: Any) -> Transfer | OnDevice | None:
-    """The carrier of the values of an instance's steps: through memory of the host to a store, or between GPUs."""
+def carrier(store: Exchange | None, stream: Any) -> Any:
+    """The carrier of the values of an instance's steps: through memory of the host to a store, or between GPUs, to
+    other ranks or to other parts of the program."""
     if store is None:
         return None
+    if getattr(store, "direct", False):
+        return Passing(store, stream)
     communicator = getattr(store, "device", None)
     return Transfer(store, stream) if communicator is None else OnDevice(store, communicator, stream)
 

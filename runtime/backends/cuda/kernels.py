@@ -7,6 +7,7 @@ from . import cublaslt, cudnn
 from .batchnorm import BatchNormalisationTraining
 from .between import GridSample, RoiAlign
 from .conv import Convolution
+from .copy import CudaCopies
 from .determinant import Determinant
 from .einsum import Einsum
 from .exchange import CudaExchanges
@@ -39,7 +40,7 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     LocalNormalisation(),
     CudaPool(), GlobalPool(), PoolGradients(), Gather(), CudaScatter(), CudaGatherGradRows(), CudaUpdateRows(),
     Quantise(), DynamicQuantise(), TopK(), Cumulated(), ScanPlaces(), Losses(),
-    BatchNormalisationTraining(), CudaExchanges(), Random(),
+    BatchNormalisationTraining(), CudaExchanges(), CudaCopies(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
     Images(), Determinant(), LinearAttention(), Fourier(),
 )  # fmt: skip
