@@ -83,6 +83,15 @@ def test_explain_tells_kernels_and_memory() -> None:
     assert "Kernels" not in text
 
 
+def test_explain_tells_the_device_of_each_step_and_what_is_copied() -> None:
+    report = as_json("explain", DIGITS, "--dim", "batch=4", "--place", "[03].*=cpu:0", "--place", "7.*=cpu:1")
+    (brought,) = report["between_devices"]
+    assert (brought["from"], brought["to"], brought["bytes"]) == ("cpu:0", "cpu:1", report["bytes_between_devices"])
+    assert {row["device"] for row in report["kernels"]} == {"cpu:0", "cpu:1"}
+    assert [row["steps"] for row in report["devices"]] == [4, 6]
+    assert "--place beside --workers" in mezzo("explain", DIGITS, "--workers", "2", "--place", "*=cpu", code=2)
+
+
 def test_explain_takes_sizes_as_check_does() -> None:
     assert "float32[7,1,8,8]" in as_json("explain", DIGITS, "--dim", "batch=7")["inputs"]
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 import numpy as np
 
-from ..ops.errors import Cancelled, MezzoError
+from ..ops.errors import Cancelled, InputError, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
 from .cli_launch import launch, restarts_option
@@ -123,6 +123,7 @@ def run(
 @click.option("--buckets", type=click.Choice(["auto"]), help="Round sizes up where that is proven to change nothing.")
 @click.option("--workers", type=click.IntRange(1), help="Plan a training on so many ranks: the memory of each.")
 @click.option("--optimizer", default="adam", show_default=True, help="Of --workers.")
+@click.option("--place", "places", metavar="PATTERN=DEVICE", multiple=True, help="Parts of the model on other devices.")
 @device_option
 @precision_option
 @shape_option
@@ -137,6 +138,7 @@ def explain(
     buckets: Literal["auto"] | None,
     workers: int | None,
     optimizer: str,
+    places: tuple[str, ...],
     device: str,
     precision: str,
     shapes: tuple[str, ...],
@@ -160,6 +162,8 @@ def explain(
 
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}
+    if workers is not None and places:
+        raise InputError("--place beside --workers", hint="explain them one after the other")
     if workers is not None:
         from ..importers import load_graph
         from .explain_training import scaling_of, training_table
@@ -170,7 +174,8 @@ def explain(
             planned.append(scaling_of(graph, workers, optimizer, asked, seed, device, card))
         show(Report(str(model), facts, planned), as_json=as_json)
         return
-    session = load(model, device=device, precision=precision, buckets=buckets)
+    place = inputs.parse_sizes(places) or None
+    session = load(model, device=device, place=place, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
     parts = tuple(part for part, on in flags.items() if on) or (() if walks else ("graph", "kernels", "memory"))
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.errors import InputError
 from ..runtime.backends.cuda.host import HostCopy, HostFallback, host_fallbacks
+from ..runtime.compile.parts import copies
 from ..runtime.compile.program import Program, ProgramStep, sharings
 from ..runtime.execution.instance import Instance
 from ..runtime.execution.session import Session
@@ -44,9 +45,16 @@ def explain(
         "kernel_defects": program.defects,
     }
     tables: list[Table] = []
+    if program.parts:
+        moved = copies(program)
+        facts["bytes_between_devices"] = sum(c.type.nbytes for c in moved)
+        rows = [(c.value, c.source, c.device, str(c.type), c.type.nbytes) for c in moved]
+        tables.append(Table("Between devices", ("value", "from", "to", "type", "bytes"), rows))
+        arenas = [(d, len(part.steps), part.arena_bytes) for d, part in program.parts.items()]
+        tables.append(Table("Devices", ("device", "steps", "arena bytes"), arenas))
     if program.target.sm:
         found = host_fallbacks(program)
-        facts |= {"device": f"{program.target.device}, sm_{program.target.sm}", "host_steps": len(found)}
+        facts |= {"device": f"{session.device.name}, sm_{program.target.sm}", "host_steps": len(found)}
         facts |= {"copied_bytes": sum(c.nbytes or 0 for a in found for c in (*a.copies.down, *a.copies.up))}
         if "kernels" in parts:
             tables.append(_on_host(found))
@@ -76,7 +84,7 @@ def reference_bytes(session: Session, feeds: Mapping[str, Any]) -> dict[int, int
 
     def observe(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         nonlocal before
-        if instance.program is not session.program or not step.choice.allocates:
+        if instance.program not in (session.program, *session.program.parts.values()) or not step.choice.allocates:
             return
         if phase == "before":
             tracemalloc.reset_peak()
@@ -109,8 +117,10 @@ def _kernels(program: Program) -> Table:
         marks = " ".join(m for m, on in (("allocates", step.choice.allocates), ("dynamic", step.dynamic)) if on)
         reasons = "; ".join(f"{kernel}: {reason}" for kernel, reason in step.declined)
         choice = step.choice
-        rows.append((i, operators(step), step.node.name, choice.kernel, choice.implementation, marks, reasons))
-    return Table("Kernels", ("step", "operator", "node", "kernel", "implementation", "marks", "declined"), rows)
+        row = (i, operators(step), step.node.name, choice.kernel, choice.implementation, marks, reasons)
+        rows.append((*row, step.node.device) if program.parts else row)
+    columns = ("step", "operator", "node", "kernel", "implementation", "marks", "declined")
+    return Table("Kernels", (*columns, "device") if program.parts else columns, rows)
 
 
 def _on_host(found: Sequence[HostFallback]) -> Table:
