@@ -356,7 +356,7 @@ class Uplink:
             case m.Lend():
                 self._reached(number, message)
             case m.Late(key):
-                self._handle(c.Held(number, key))
+                self._handle(c.Delayed(number, key))
                 if (name := self._client.name(number, key)) is not None and self.asked(name):
                     stream.send(wire.encode(message))
             case m.Bye():

@@ -98,7 +98,7 @@ class Received(NamedTuple):
     server: int
 
 
-class Held(NamedTuple):
+class Delayed(NamedTuple):
     """This server has said that others keep it from answering what it was told of the key that has this number."""
 
     server: int
@@ -117,7 +117,7 @@ class Ticked(NamedTuple):
     now: float
 
 
-Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Came | Received | Held | Near | Ticked
+Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Came | Received | Delayed | Near | Ticked
 
 # ------------------------------------------------------------------------------------------------------- what to do
 
@@ -295,7 +295,7 @@ class Client:
             Heard: self._on_heard,
             Came: self._on_came,
             Received: self._on_received,
-            Held: self._on_held,
+            Delayed: self._on_delayed,
             Near: self._on_near,
             Ticked: self._on_ticked,
         }
@@ -467,7 +467,7 @@ class Client:
         part, server.receiving = server.receiving, None
         return self._received(part) if part else ()
 
-    def _on_held(self, e: Held) -> Iterable[Instruction]:
+    def _on_delayed(self, e: Delayed) -> Iterable[Instruction]:
         if (part := self._servers[e.server].parts.get(e.key)) is not None and not part.answered:
             part.held = True
         return ()
