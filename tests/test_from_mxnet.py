@@ -250,6 +250,18 @@ def test_slopes_where_a_form_changes(name: str, at: list[float], slopes: list[fl
     np.testing.assert_allclose(x.grad.asnumpy(), slopes, rtol=1e-4)
 
 
+def test_remainders_of_nothing_are_nothing() -> None:
+    """Numbers of a real MXNet 1.9.1: 0 where the divisor is 0, else the sign of the divisor."""
+    a, b = mx.nd.array([5, -5, 5, 0, 7.5]), mx.nd.array([0, 3, -3, 0, 2])
+    for made in (a % b, mx.nd.modulo(a, b), mx.nd.broadcast_mod(a, b)):
+        assert made.asnumpy().tolist() == [0, 1, -1, 0, 1.5]
+    assert (a % 0).asnumpy().tolist() == [0] * 5
+    assert (7 % b).asnumpy().tolist() == [0, 1, -2, 0, 1]
+    whole = mx.nd.array([5, -5, 5], dtype="int32")
+    assert (whole % mx.nd.array([0, 3, -3], dtype="int32")).asnumpy().tolist() == [0, 1, -1]
+    assert (whole % 2.7).asnumpy().tolist() == [1, 1, 1]
+
+
 def test_a_schedule_of_ones_own_is_asked_once_an_update() -> None:
     asked = []
 

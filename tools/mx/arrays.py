@@ -20,7 +20,7 @@ from ...ops.errors import InputError
 from ...runtime.files import replace_file
 from . import operators
 from .files import write_arrays
-from .ndarray import NDArray, dense_only, own, owned, quotient
+from .ndarray import NDArray, dense_only, own, owned, quotient, remainder
 
 # Functions of ours that answer as MXNet's do.
 SAME = """
@@ -31,7 +31,7 @@ subtract multiply power
 """.split()
 NAMES = {  # MXNet's names of functions that ours call otherwise
     "broadcast_plus": "broadcast_add", "broadcast_minus": "broadcast_sub", "fix": "trunc", "broadcast_power": "power",
-    "broadcast_maximum": "maximum", "broadcast_minimum": "minimum", "modulo": "remainder", "broadcast_mod": "remainder",
+    "broadcast_maximum": "maximum", "broadcast_minimum": "minimum",
     "identity": "positive", "stop_gradient": "stop_gradient", "BlockGrad": "stop_gradient", "arctan2": "atan2",
 }  # fmt: skip
 TRUTHS = {
@@ -152,6 +152,13 @@ def divide(lhs: Any, rhs: Any) -> Any:
 
 
 true_divide = broadcast_div = elemwise_div = divide
+
+
+def modulo(lhs: Any, rhs: Any) -> Any:
+    return remainder(lhs, rhs)
+
+
+broadcast_mod = modulo
 
 
 def logical_not(data: Array, out: Any = None) -> Any:

@@ -92,6 +92,12 @@ class NDArray(Array):
     def __rtruediv__(self, other: Any) -> Any:
         return quotient(other, self)
 
+    def __mod__(self, other: Any) -> Any:
+        return remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return remainder(other, self)
+
     def __getitem__(self, key: Any) -> Any:
         """A part; of one element an axis is left."""
         part = super().__getitem__(key)
@@ -157,6 +163,15 @@ def quotient(a: Any, b: Any) -> Any:
     return own(ours.astype(ours.trunc(result), like.dtype) if like.dtype.kind in "iu" else result)
 
 
+def remainder(a: Any, b: Any) -> Any:
+    """The remainder with the sign of the divisor; 0 where that is 0."""
+    like = next(x for x in (a, b) if isinstance(x, Array))
+    a, b = whole(a, like), whole(b, like)
+    none = ours.equal(b, 0) if isinstance(b, Array) else ours.asarray(b == 0)
+    rest = ours.remainder(a, ours.where(none, 1, b) if isinstance(b, Array) else b or 1)
+    return own(ours.where(none, ours.zeros_like(rest), rest))
+
+
 def whole(x: Any, like: Array) -> Any:
     """A number beside an array of whole ones loses what is behind its point."""
     return int(x) if isinstance(x, float) and like.dtype.kind in "iu" else x
@@ -168,7 +183,7 @@ def _beside(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _attach() -> None:
     """Python's operators of arrays, and methods that answer with arrays."""
-    for name in "add sub mul mod pow".split():
+    for name in "add sub mul pow".split():
         for side in ("", "r"):
             setattr(NDArray, f"__{side}{name}__", _beside(getattr(Array, f"__{side}{name}__")))
     for name in ("__matmul__", "__rmatmul__", "__neg__", "__abs__", "copy", "detach", "to_device", "as_in_context"):
