@@ -45,7 +45,7 @@ def unlisted(house: House) -> Iterator[str]:
 # Functions with `functools.cache`, of names of operators, element types, classes or functions of a library.
 FEW_ARGUMENTS = {
     "ops.op._keywords", "ops.op._expression", "ops.types._of", "ops.types._numpy", "ops.core.rules.is_narrow",
-    "runtime.file.confirm._recalls", "runtime.compile.target._packs", "runtime.backends.onednn.api.function",
+    "runtime.file.confirm._recalls", "runtime.compile.target._knows_layouts", "runtime.backends.onednn.api.function",
     "runtime.backends.onednn.api.getter", "runtime.backends.onednn.search._function",
     "runtime.backends.cuda.cudnn.library.properties",
     "importers.operators.schema_opset", "exporters.lower.schema_of", "kvstore.protocol.one_key._staleness",

@@ -49,7 +49,7 @@ STREAMS = (
     _device(
         "the second run captures steps of the host",
         "instance.py",
-        "if i not in self._aside and self._capturable(i):",
+        "if i not in self._fallbacks and self._capturable(i):",
         "if self._capturable(i):",
     ),
     _device(
