@@ -68,6 +68,14 @@ def columns(g: GraphBuilder, x: str) -> Any:
     return g.MatMul(g.Softmax(scores), g.MatMul(rows, g.const(weights(8, 5))))
 
 
+def beside(g: GraphBuilder, x: str) -> Any:
+    """What has no padding may be read in any way."""
+    small = g.Slice(x, g.const([0, 0]), g.const([2, 2]), g.const([2, 3]))
+    large = g.Resize(small, "", g.const(TWICE), mode="linear")
+    places = g.MaxPool(large, kernel_shape=(2, 2), outputs=2)[1]
+    return g.Add(conv(g, x, 3, 3, pads=AROUND), g.ReduceMean(g.Cast(places, to=DType.FLOAT.onnx), g.const([2, 3])))
+
+
 def normalised(g: GraphBuilder, x: str) -> Any:
     numbers = [g.const(np.abs(weights(3, 1)[:, 0]) + 1) for _ in range(4)]
     return conv(g, g.BatchNormalization(g.Exp(x), *numbers), 3, 4, pads=AROUND)
@@ -98,6 +106,7 @@ SERVED: dict[str, Build] = {
     "U-Net": unet,
     "pyramid": pyramid,
     "columns": columns,
+    "beside an image of one size": beside,
 }
 SIZES = (
     (1, 34, 34),
@@ -172,6 +181,7 @@ def test_what_fills_padding_lies_as_convolutions_do(name: str) -> None:
 
 REFUSED: dict[str, Build] = {
     "places of the largest": lambda g, x: g.MaxPool(x, kernel_shape=(2, 2), outputs=2),
+    "an average as large as its operand": lambda g, x: g.AveragePool(x, kernel_shape=(3, 3), auto_pad="SAME_UPPER"),
     "an average at the end": lambda g, x: g.AveragePool(x, kernel_shape=(3, 3), pads=AROUND),
     "pads that follow from the size": lambda g, x: conv(g, x, 3, 4, strides=(2, 2), auto_pad="SAME_UPPER"),
     "lines between elements": lambda g, x: g.Resize(x, "", g.const(TWICE), mode="linear"),
@@ -186,6 +196,41 @@ def test_others_are_planned_as_they_are(name: str) -> None:
         x = RNG.standard_normal((1, 3, size, 33)).astype(np.float32)
         equal(auto.run({"x": x}).values(), Session(graph).run({"x": x}).values())
     assert (auto.stats().rounded, auto.stats().programs) == (0, 2)
+
+
+def window(rng: np.random.Generator, op: str) -> dict[str, Any]:
+    """Attributes of a window over one axis, drawn."""
+    kernel, attrs = int(rng.integers(1, 6)), dict[str, Any]()
+    attrs |= {"strides": (int(rng.integers(1, 4)),)} if rng.random() < 0.5 else {}
+    attrs |= {"dilations": (int(rng.integers(1, 3)),)} if op != "AveragePool" and rng.random() < 0.3 else {}
+    if rng.random() < 0.3:
+        attrs["auto_pad"] = str(rng.choice(["SAME_UPPER", "SAME_LOWER", "VALID"]))
+    elif rng.random() < 0.7:
+        attrs["pads"] = tuple(int(n) for n in rng.integers(0, kernel, 2))
+    if op.endswith("Pool"):
+        attrs |= {"kernel_shape": (kernel,)} | ({"ceil_mode": 1} if rng.random() < 0.3 else {})
+        attrs |= {"count_include_pad": 1} if op == "AveragePool" and rng.random() < 0.3 else {}
+    return {"kernel": kernel, "attrs": attrs}
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "MaxPool", "AveragePool"])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.soak) for n in range(4, 40))])
+def test_windows_at_random(op: str, seed: int) -> None:
+    """Ten windows of an operator, behind another operator and before one, at sizes of one step and of others."""
+    rng = np.random.default_rng(seed)
+    for _ in range(10):
+        drawn = window(rng, op)
+
+        def build(g: GraphBuilder, x: str, drawn: dict[str, Any] = drawn) -> Any:
+            shape = (3, 2, drawn["kernel"]) if op == "ConvTranspose" else (2, 3, drawn["kernel"])
+            more = () if op.endswith("Pool") else (g.const(weights(*shape)),)
+            return g.Cos(g.op(op, g.Sub(x, g.Exp(x)), *more, **drawn["attrs"]))
+
+        graph = graph_of(build, 2, 3, "length")
+        exact, auto = Session(graph), Session(graph, buckets="auto")
+        for length in (21, 24, 22, 37, 11):
+            x = rng.standard_normal((2, 3, length)).astype(np.float32)
+            equal(auto.run({"x": x}).values(), exact.run({"x": x}).values())
 
 
 def test_a_new_size_within_a_step_plans_nothing() -> None:

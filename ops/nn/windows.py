@@ -66,7 +66,8 @@ def window(
     else:
         raise ShapeError(f"auto_pad {auto_pad!r} is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
     room = size + before + after
-    extra = max((out - 1) * stride + span - room, 0) if ceil_mode else 0  # asked of sizes, it would tell odd from even
+    # a comparison of symbolic sizes: without need, it would let odd and even ones have templates of their own
+    extra = max((out - 1) * stride + span - room, 0) if ceil_mode else 0
     if extra and out == 1 and room > 0:  # the only window may be far larger than the image: what it sees is enough
         return Window(-(-room // dilation), stride, dilation, before, after, out)
     return Window(kernel, stride, dilation, before, after, out, extra)

@@ -126,7 +126,7 @@ class PaddedGraph:
         """The number that is planned for a size."""
         if isinstance(size, int):
             return size
-        value = self.normal.trace.value(self.caches.grown.get(size, size), self.values)
+        value = self.true(self.caches.grown.get(size, size))
         if not self.padded(size):
             return value
         if any(s in self.normal.trace.quotients for symbols, _ in size for s in symbols):

@@ -16,10 +16,20 @@ from ...ops.training.copy import COPY, DOMAIN
 from ..ir.graph import Graph, Node
 from ..memory.liveness import aligned
 from ..memory.plan import MemoryPlan, Slot
-from .kernel import Alias, Choice, TargetSpec
+from .kernel import Alias, Choice, Declined, KernelRequest, Listed, TargetSpec, listed
 from .program import Port, Program, ProgramStep
 
 KERNEL = "copy"  # of each device: the step that sends, and the one that receives
+
+
+class CopyKernel(Listed):
+    """Base of the kernels for both ends of a copy. Planning chooses them."""
+
+    name = KERNEL
+    operators = listed(f"{DOMAIN}::{COPY}")
+
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        return Declined("one device copies nothing to others")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

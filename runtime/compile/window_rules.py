@@ -3,7 +3,7 @@ and images that are made larger."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ...ops.nn.conv import conv, conv_transpose
 from ...ops.nn.windows import per_axis
 from ..ir.graph import Node
 from .padding import Axis, PaddedGraph, PaddedValue
-from .padding_rules import averaged, dtypes, operands, refused, rule_for, typed
+from .padding_rules import Rule, averaged, dtypes, operands, refused, rule_for, typed, unpadded
 from .sizes import Size
 
 
@@ -35,12 +35,23 @@ class SlidingAxis:
         return (wanted - 1) * self.stride + self.span - self.before - planned
 
 
+def padded_rule(*ops: str) -> Callable[[Rule], Rule]:
+    """Enter a rule for operators whose first operand has padding; without any, they stay as they are."""
+
+    def enter(rule: Rule) -> Rule:
+        def chosen(g: PaddedGraph, node: Node) -> None:
+            (rule if any(map(g.pads, g.value(node.inputs[0]).axes)) else unpadded)(g, node)
+
+        rule_for(*ops)(chosen)
+        return rule
+
+    return enter
+
+
 def _sliding(g: PaddedGraph, node: Node, x: PaddedValue, kernel: list[int]) -> tuple[list[SlidingAxis], list[int]]:
     """The axes with padding, and the pads of all axes."""
     (sizes, *_), count = typed(g, node), len(kernel)
-    if not any(g.pads(axis) for axis in x.axes[2:]):
-        if any(map(g.padded, sizes[2:])):
-            raise refused(node, "a result follows a size that is rounded up, and its operand does not")
+    if not any(map(g.pads, x.axes[2:])):
         return [], []
     strides = per_axis(node.attrs.get("strides"), count, 1, "strides")
     dilations = per_axis(node.attrs.get("dilations"), count, 1, "dilations")
@@ -96,47 +107,47 @@ def _axes_of(x: PaddedValue, channels: Axis, sliding: list[SlidingAxis], sizes: 
     return (x.axes[0], channels, *spatial)
 
 
-@rule_for(conv.name)
-def convolution(g: PaddedGraph, node: Node) -> None:
-    """A convolution: zeros lie behind what counts where pads let windows read it."""
+def _convolved(g: PaddedGraph, node: Node) -> tuple[list[SlidingAxis], list[int], PaddedValue]:
+    """The axes with padding and the pads of a convolution, and its result."""
     x, w, *bias = operands(g, node)
     assert x is not None and w is not None
     if g.pads(x.axes[1]) or any(map(g.pads, w.axes)) or any(b is not None and any(map(g.pads, b.axes)) for b in bias):
         raise refused(node, "channels or weights have padding")
     (sizes,) = typed(g, node)
-    sliding, pads = _sliding(g, node, x, [int(n) for n in g.dims_of(node.inputs[1])[2:]])
+    sliding, pads = _sliding(g, node, x, [g.planned(g.normal.of(n)) for n in g.dims_of(node.inputs[1])[2:]])
+    axes = _axes_of(x, () if sizes[1] == 1 else (sizes[1],), sliding, sizes)
+    return sliding, pads, PaddedValue(dtypes(g, node)[0], axes)
+
+
+@padded_rule(conv.name)
+def convolution(g: PaddedGraph, node: Node) -> None:
+    """A convolution: zeros lie behind what counts where pads let windows read it."""
+    sliding, pads, result = _convolved(g, node)
     name, attrs = node.inputs[0], node.attrs
     if sliding:
         name, attrs = _fitted(g, node, sliding, pads, 0.0 if any(one.after > 0 for one in sliding) else None)
-    axes = _axes_of(x, () if sizes[1] == 1 else (sizes[1],), sliding, sizes)
-    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: PaddedValue(dtypes(g, node)[0], axes)}, attrs=attrs)
+    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: result}, attrs=attrs)
 
 
-@rule_for(conv_transpose.name)
+@padded_rule(conv_transpose.name)
 def transposed_convolution(g: PaddedGraph, node: Node) -> None:
     """A transposed convolution: each element spreads over a window of the result, padding as zeros."""
-    x, w, *bias = operands(g, node)
-    assert x is not None and w is not None
-    if g.pads(x.axes[1]) or any(map(g.pads, w.axes)) or any(b is not None and any(map(g.pads, b.axes)) for b in bias):
-        raise refused(node, "channels or weights have padding")
-    (sizes,), name = typed(g, node), node.inputs[0]
-    sliding, pads = _sliding(g, node, x, [int(n) for n in g.dims_of(node.inputs[1])[2:]])
+    (sliding, pads, result), name = _convolved(g, node), node.inputs[0]
     if sliding and (node.attrs.get("output_shape") or node.attrs.get("auto_pad", "NOTSET") != "NOTSET"):
         raise refused(node, "its pads follow from the size of the result")
-    more = [*(node.attrs.get("output_padding") or [0] * (len(pads) // 2))]
+    more, x = [*(node.attrs.get("output_padding") or [0] * (len(pads) // 2))], g.value(name)
     for one in sliding:
         name, at = g.filled(node, name, one.axis, 0.0), one.axis - 2
         ((planned,), wanted) = g.sizes([x.axes[one.axis]]), g.planned(one.size)
         full = (planned - 1) * one.stride + one.span - one.before
         pads[len(pads) // 2 + at], more[at] = max(full - wanted, 0), max(wanted - full, 0)
-        if more[at] >= one.stride and more[at]:
+        if more[at] >= one.stride:
             raise refused(node, "more is planned for the result than its operand reaches")
-    axes = _axes_of(x, () if sizes[1] == 1 else (sizes[1],), sliding, sizes)
     attrs = {**node.attrs, "pads": tuple(pads), "output_padding": tuple(more)} if sliding else node.attrs
-    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: PaddedValue(dtypes(g, node)[0], axes)}, attrs=attrs)
+    g.emit(node, (name, *node.inputs[1:]), {node.outputs[0]: result}, attrs=attrs)
 
 
-@rule_for("MaxPool")
+@padded_rule("MaxPool")
 def max_pool(g: PaddedGraph, node: Node) -> None:
     x = g.value(node.inputs[0])
     if len(node.outputs) > 1 and node.outputs[1]:
@@ -144,11 +155,12 @@ def max_pool(g: PaddedGraph, node: Node) -> None:
     _pooled(g, node, x, -np.inf)
 
 
-@rule_for("AveragePool")
+@padded_rule("AveragePool")
 def average_pool(g: PaddedGraph, node: Node) -> None:
     """AveragePool whose windows read nothing behind what counts: how many elements they divide by is theirs alone."""
     x = g.value(node.inputs[0])
-    if any(map(g.pads, x.axes)) and (node.attrs.get("ceil_mode", 0) or any(node.attrs.get("pads") or ())):
+    same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
+    if same or node.attrs.get("ceil_mode", 0) or any(node.attrs.get("pads") or ()):
         raise refused(node, "windows at the end divide by another number")
     _pooled(g, node, x, None)
 
@@ -162,7 +174,7 @@ def _pooled(g: PaddedGraph, node: Node, x: PaddedValue, fill: float | None) -> N
     g.emit(node, (name,), {node.outputs[0]: PaddedValue(x.dtype, _axes_of(x, x.axes[1], sliding, sizes))}, attrs=attrs)
 
 
-@rule_for("GlobalMaxPool", "GlobalAveragePool")
+@padded_rule("GlobalMaxPool", "GlobalAveragePool")
 def global_pool(g: PaddedGraph, node: Node) -> None:
     """Pools over all of an image: of its largest element, or of the sum, times how many are planned for each that
     counts."""
@@ -178,7 +190,7 @@ def global_pool(g: PaddedGraph, node: Node) -> None:
     averaged(g, node, (name,), pooled, rounded)
 
 
-@rule_for("BatchNormalization")
+@padded_rule("BatchNormalization")
 def batch_normalization(g: PaddedGraph, node: Node) -> None:
     x, *others = operands(g, node)
     assert x is not None
@@ -187,7 +199,7 @@ def batch_normalization(g: PaddedGraph, node: Node) -> None:
     g.emit(node, node.inputs, {node.outputs[0]: PaddedValue(dtypes(g, node)[0], x.axes)})
 
 
-@rule_for("Resize")
+@padded_rule("Resize")
 def resize(g: PaddedGraph, node: Node) -> None:
     """Resize that repeats each element a whole number of times: which one is read does not follow from sizes."""
     x, *_ = operands(g, node)

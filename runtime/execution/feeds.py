@@ -68,7 +68,7 @@ def by_name(owner: str, feeds: Any, outputs: Any, names: Any) -> None:
 def check_draw(owner: str, draw: Any) -> None:
     """Raise InputError for what begins no random numbers."""
     if not isinstance(draw, tuple) or not all(isinstance(n, Integral) for n in draw):
-        raise InputError(f"draw={draw!r}", where=owner, hint="give a tuple of whole numbers, or None")
+        raise InputError(f"draw={draw!r}", where=owner, hint="give a tuple of integers, or None")
 
 
 def ends_at(owner: str, deadline: Any, cancel: Any, observe: Any) -> float | None:

@@ -7,19 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
-from ...compile.parts import KERNEL
+from ...compile.kernel import Call, KernelArgs
+from ...compile.parts import CopyKernel
 from .exchange import _same
 
 
-class HostCopies(Listed):
-    """Both ends of a copy: who sends has no more to do than to say where it is. Planning chooses it."""
-
-    name = KERNEL
-    operators = listed("mezzo::Copy")
-
-    def select(self, request: KernelRequest) -> Choice | Declined:
-        return Declined("one device copies nothing to others")
+class HostCopies(CopyKernel):
+    """Both ends of a copy: who sends has no more to do than to say where it is."""
 
     def prepare(self, args: KernelArgs) -> Call:
         (out,), key, passage = args.outputs, str(args.node.attrs["key"]), cast(Any, args.exchange)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Listed, listed
-from ...compile.parts import KERNEL
+from ...compile.kernel import Call, KernelArgs
+from ...compile.parts import CopyKernel
 from .driver import cupy, reach
 
 
@@ -20,14 +20,8 @@ class Passing:
         """Nothing of a run is left over: the passage forgets it with the next."""
 
 
-class CudaCopies(Listed):
-    """Both ends of a copy. Planning chooses it."""
-
-    name = KERNEL
-    operators = listed("mezzo::Copy")
-
-    def select(self, request: KernelRequest) -> Choice | Declined:
-        return Declined("one device copies nothing to others")
+class CudaCopies(CopyKernel):
+    """Copies on the streams of GPUs, with an event for who reads."""
 
     def prepare(self, args: KernelArgs) -> Call:
         (out,), key, passing = args.outputs, str(args.node.attrs["key"]), cast(Passing, args.exchange)
