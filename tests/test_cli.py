@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,9 @@ def test_explain_tells_the_device_of_each_step_and_what_is_copied() -> None:
     report = as_json("explain", DIGITS, "--dim", "batch=4", "--place", "[03].*=cpu:0", "--place", "7.*=cpu:1")
     (brought,) = report["between_devices"]
     assert (brought["from"], brought["to"], brought["bytes"]) == ("cpu:0", "cpu:1", report["bytes_between_devices"])
-    assert {row["device"] for row in report["kernels"]} == {"cpu:0", "cpu:1"}
-    assert [row["steps"] for row in report["devices"]] == [4, 6]
+    steps = Counter(row["device"] for row in report["kernels"])
+    assert set(steps) == {"cpu:0", "cpu:1"}
+    assert {row["device"]: row["steps"] for row in report["devices"]} == steps
     assert "--place beside --workers" in mezzo("explain", DIGITS, "--workers", "2", "--place", "*=cpu", code=2)
 
 
