@@ -125,7 +125,7 @@ class IOBinding:
 
     def get_outputs(self) -> list[OrtValue]:
         """Results of the latest run, in the order in which they were bound."""
-        return [self._bound.get(name) or OrtValue(made) for name, made in self._results.items()]
+        return [self._bound.get(name) or OrtValue(value) for name, value in self._results.items()]
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         """`get_outputs`, in a list of another name."""
@@ -133,7 +133,7 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Copies of the results of the latest run."""
-        return [made.copy() if isinstance(made, np.ndarray) else made for made in self._results.values()]
+        return [value.copy() if isinstance(value, np.ndarray) else value for value in self._results.values()]
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -141,5 +141,5 @@ class IOBinding:
         """Run by the session's `answers` (see InferenceSession.run_with_iobinding)."""
         if not self._bound:
             raise ArgumentError("no output is bound", where="run_with_iobinding", hint="bind_output(name)")
-        made = answers(self._bound, self._feeds, self._buffers or None, run_options)
-        self._results = {name: made[name] for name in self._bound}
+        results = answers(self._bound, self._feeds, self._buffers or None, run_options)
+        self._results = {name: results[name] for name in self._bound}

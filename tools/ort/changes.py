@@ -19,21 +19,23 @@ from .errors import opening
 from .values import OrtValue
 
 if TYPE_CHECKING:
+    import onnx
+
     from ...ops.budget import Budget
     from .options import SessionOptions
 
 
-def changed(source: Any, said: SessionOptions, budget: Budget | None, folder: Path | None) -> Graph:
+def changed(source: Any, options: SessionOptions, budget: Budget | None, folder: Path | None) -> Graph:
     """The graph of a model with what was said of its sizes and values; `folder` has the external data of one that is
     no file. Raises ArgumentError for names that it does not have, and for values of another type; and as `load`
     does."""
     from ...importers import load_graph
     from ...importers.tensors import ExternalData
 
-    values = {name: value.numpy() for name, value in said.initializers.items()}
-    data = ExternalData(values, said.files)
+    values = {name: value.numpy() for name, value in options.initializers.items()}
+    data = ExternalData(values, options.files)
     graph = load_graph(source, budget=budget, folder=folder, mapped=True, data=data)
-    return _valued(_meant(source, _sized(graph, said.dims), said.meanings), said.initializers)
+    return _valued(_meant(source, _sized(graph, options.dims), options.meanings), options.initializers)
 
 
 def _sized(graph: Graph, dims: Mapping[str, int]) -> Graph:
@@ -60,10 +62,8 @@ def _meant(source: Any, graph: Graph, meanings: Mapping[str, int]) -> Graph:
     """The graph with the sizes of dims that an ONNX file gives these meanings."""
     if not meanings:
         return graph
-    import onnx
-
     with opening():
-        proto = _parsed(onnx, source)
+        proto = parsed(source)
     types, met = dict(graph.types), set[str]()
     for port in proto.graph.input:
         known, dims = types.get(port.name), port.type.tensor_type.shape.dim
@@ -84,8 +84,10 @@ def _meant(source: Any, graph: Graph, meanings: Mapping[str, int]) -> Graph:
     return graph.but(types={n: t for n, t in types.items() if n in inputs or n not in _made(graph)})
 
 
-def _parsed(onnx: Any, source: Any) -> Any:
+def parsed(source: Any) -> onnx.ModelProto:
     """The protobuf of a model, without its external data."""
+    import onnx
+
     return (
         onnx.load_model_from_string(source)
         if isinstance(source, bytes)
@@ -97,7 +99,7 @@ def _parsed(onnx: Any, source: Any) -> Any:
 CONFIG = "ort_config"
 
 
-def configured(metadata: Mapping[str, str], said: SessionOptions) -> None:
+def configured(metadata: Mapping[str, str], options: SessionOptions) -> None:
     """Set the options that a model's metadata have, which others were not given for. Raises ArgumentError for what is
     none."""
     text = metadata.get(CONFIG)
@@ -111,10 +113,10 @@ def configured(metadata: Mapping[str, str], said: SessionOptions) -> None:
         hint = 'it is {"session_options": {"intra_op_num_threads": 2, ...}}'
         raise ArgumentError(f"it cannot be read: {error}", where=where, hint=hint) from error
     for name, value in pairs:
-        default = said._about[name].default if name in said._about else None
+        default = options._about[name].default if name in options._about else None
         kind: Any = type(default)
         try:
-            setattr(said, name, kind(value) if isinstance(value, int) and default is not None else value)
+            setattr(options, name, kind(value) if isinstance(value, int) and default is not None else value)
         except ValueError as error:
             if isinstance(error, ArgumentError):
                 raise
@@ -139,16 +141,20 @@ def _valued(graph: Graph, initializers: Mapping[str, OrtValue]) -> Graph:
     return graph.but(initializers={**graph.initializers, **{n: v.numpy() for n, v in initializers.items()}})
 
 
-def save_optimised(session: Session, path: str, entries: Mapping[str, str]) -> None:
-    """Write the model as it is after the passes that need no sizes, in standard operators, with its own names of inputs
-    and outputs; large weights into a file that `entries` name. Raises as `save_onnx` does."""
+def optimised(session: Session) -> Graph:
+    """The model as it is after the passes that need no sizes, with its own names of inputs and outputs."""
     compiled = session.compiled(session.signature.outputs)
     graph, named = compiled.graph, dict(zip(compiled.outputs, compiled.graph.outputs, strict=True))
     copies = [Node("Identity", (value,), (name,)) for name, value in named.items() if name != value]
     types = {name: graph.types[value] for name, value in named.items()}
-    made = graph.but(nodes=(*graph.nodes, *copies), outputs=compiled.outputs, types={**graph.types, **types})
-    aside = entries.get(EXTERNAL_FILE)
+    return graph.but(nodes=(*graph.nodes, *copies), outputs=compiled.outputs, types={**graph.types, **types})
+
+
+def save_optimised(session: Session, path: str, entries: Mapping[str, str]) -> None:
+    """Write the model after the passes that need no sizes, in standard operators; large weights into a file that
+    `entries` name. Raises as `save_onnx` does."""
+    graph, aside = optimised(session), entries.get(EXTERNAL_FILE)
     if aside is None:
-        save_onnx(made, path)
+        save_onnx(graph, path)
     else:
-        save_onnx(made, path, external_data="always", threshold=int(entries.get(EXTERNAL_SIZE, 1024)), location=aside)
+        save_onnx(graph, path, external_data="always", threshold=int(entries.get(EXTERNAL_SIZE, 1024)), location=aside)

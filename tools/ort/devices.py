@@ -16,7 +16,7 @@ from .enumerations import (
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
-from .providers import CPU
+from .providers import CPU, CUDA
 
 KINDS = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 2}
 VENDORS = {"cuda": OrtDeviceVendorId.NVIDIA, "dml": OrtDeviceVendorId.MICROSOFT, "cann": OrtDeviceVendorId.HUAWEI}
@@ -103,14 +103,14 @@ class OrtArenaCfg:
 
     def __init__(self, first: int | Mapping[str, int], *others: int) -> None:
         """The first four in their order, or any of them by their names. Raises ArgumentError for others."""
-        told = dict(zip(self._names, (first, *others), strict=False)) if isinstance(first, int) else dict(first)
+        values = dict(zip(self._names, (first, *others), strict=False)) if isinstance(first, int) else dict(first)
         count = len(others) + 1 if isinstance(first, int) else 4
-        unknown = [name for name in told if name not in self._names]
-        if unknown or count != 4 or not all(type(n) is int for n in told.values()):
+        unknown = [name for name in values if name not in self._names]
+        if unknown or count != 4 or not all(type(n) is int for n in values.values()):
             text = f"there is no {', '.join(unknown)}" if unknown else f"{(first, *others)} are not four numbers"
             raise ArgumentError(text, where="OrtArenaCfg", hint=f"give {{name: number}} of {', '.join(self._names)}")
         for name in self._names:
-            setattr(self, name, told.get(name, -1))
+            setattr(self, name, values.get(name, -1))
 
 
 HOST = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
@@ -149,12 +149,17 @@ class OrtEpDevice:
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """The processor of this machine with its provider.
+    """The devices of this machine with their providers, the processor last.
 
-    >>> [d.ep_name for d in get_ep_devices()]
-    ['CPUExecutionProvider']
+    >>> get_ep_devices()[-1].ep_name
+    'CPUExecutionProvider'
     """
     import platform  # of a start, a millisecond
 
+    from .process import get_available_providers
+
+    about = {"version": __version__}
     processor = OrtHardwareDevice(OrtHardwareDeviceType.CPU, platform.processor() or platform.machine())
-    return [OrtEpDevice(CPU, "mezzo", processor, {"version": __version__})]
+    gpu = OrtHardwareDevice(OrtHardwareDeviceType.GPU, "NVIDIA", int(OrtDeviceVendorId.NVIDIA))
+    gpus = [OrtEpDevice(CUDA, "mezzo", gpu, about, {"device_id": "0"})] if CUDA in get_available_providers() else []
+    return [*gpus, OrtEpDevice(CPU, "mezzo", processor, about)]

@@ -53,12 +53,17 @@ SESSION_ENTRIES: Mapping[str, tuple[Check, str]] = {  # what each may be, and th
     EXTERNAL_SIZE: (_number, "give a number of bytes"),
     "session.record_ep_graph_assignment_info": (_one_of("0", "1"), "0 or 1"),
     "session.load_model_format": (_one_of("ONNX"), "models are ONNX files (or .mezzo, told by how they begin)"),
+    "session.save_model_format": (_one_of("ONNX"), "`mezzo compile` writes a planned model"),
     "session.strict_shape_type_inference": (_one_of("1"), "a model whose shapes do not fit is always refused"),
     "session.use_env_allocators": (_one_of("0"), "every session plans its own memory"),
     "session.set_denormal_as_zero": (_one_of("0"), "denormal numbers are kept"),
     "session.disable_cpu_ep_fallback": (_one_of("0"), "`mezzo check --device gpu:0` tells which steps run on the host"),
     "session.disable_prepacking": (_one_of("0"), "weights lie as kernels read them"),
     "session.inter_op.allow_spinning": (_one_of("0"), "no thread waits for another step"),
+    "session.disable_quant_qdq": (_one_of("0"), "GraphOptimizationLevel.ORT_DISABLE_ALL leaves all passes out"),
+    "optimization.enable_gelu_approximation": (_one_of("0"), "Gelu is computed as the file says"),
+    "mlas.enable_gemm_fastmath_arm64_bfloat16": (_one_of("0"), "set mezzo.precision to bf16-math"),
+    "ep.context_enable": (_one_of("0"), "`mezzo compile` writes a planned model"),
 }
 RUN_ENTRIES: Mapping[str, tuple[Check, str]] = {
     "memory.enable_memory_arena_shrinkage": (_one_of("cpu:0"), "give cpu:0"),

@@ -43,6 +43,21 @@ class OrtCompileApiFlags(IntFlag):
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
+class OrtCompiledModelCompatibility(Named):
+    EP_NOT_APPLICABLE = 0
+    EP_SUPPORTED_OPTIMAL = 1
+    EP_SUPPORTED_PREFER_RECOMPILATION = 2
+    EP_UNSUPPORTED = 3
+
+
+class OrtDeviceEpIncompatibilityReason(Named):
+    NONE = 0
+    DRIVER_INCOMPATIBLE = 1
+    DEVICE_INCOMPATIBLE = 2
+    MISSING_DEPENDENCY = 4
+    UNKNOWN = -(1 << 31)
+
+
 class OrtDeviceMemoryType(Named):
     DEFAULT = 0
     HOST_ACCESSIBLE = 5

@@ -53,19 +53,19 @@ class SessionIOBinding(IOBinding):
     def __init__(self, session: InferenceSession | ExtensionSession) -> None:
         super().__init__(session.session if isinstance(session, ExtensionSession) else session)
 
-    def bind_input(self, name: str, device: Any, *told: Any) -> None:
+    def bind_input(self, name: str, device: Any, *details: Any) -> None:
         """Feed an array; or, behind a device, an element type, a shape and an address."""
-        if not told:
+        if not details:
             self.bind_cpu_input(name, device)
         elif isinstance(device, OrtDevice):
-            super().bind_input(name, device.kind, device.number, *told)
+            super().bind_input(name, device.kind, device.number, *details)
         else:
-            super().bind_input(name, device, *told)
+            super().bind_input(name, device, *details)
 
-    def bind_output(self, name: str, device: Any = "cpu", *told: Any, **more: Any) -> None:  # type: ignore[override]
+    def bind_output(self, name: str, device: Any = "cpu", *details: Any, **more: Any) -> None:  # type: ignore[override]
         """Ask for an output on a device; behind it an element type, a shape and an address."""
         place = (device.kind, device.number) if isinstance(device, OrtDevice) else (device,)
-        super().bind_output(name, *place, *told, **more)
+        super().bind_output(name, *place, *details, **more)
 
     def get_outputs(self) -> OrtValueVector:
         """Results of the latest run, in the order in which they were bound."""

@@ -24,6 +24,10 @@ ENTRIES: Final = frozenset(
         *("session.inter_op.allow_spinning", "session.intra_op.allow_spinning", "session.intra_op_thread_affinities"),
         *("session.use_device_allocator_for_initializers", "session.use_env_allocators", "ep.dynamic.workload_type"),
         *("memory.enable_memory_arena_shrinkage", "session.strict_shape_type_inference"),
+        *("session.inter_op.spin_duration_us", "session.intra_op.spin_duration_us"),
+        *("session.inter_op.spin_backoff_max", "session.intra_op.spin_backoff_max", "gpu_graph_id"),
+        *("session.graph_optimizations_loop_level", "disable_synchronize_execution_providers"),
+        "session.set_denormal_as_zero",  # denormal numbers are kept: all are below 2e-38
         *(
             "session.enable_quant_qdq_cleanup",
             "session.disable_aot_function_inlining",
@@ -44,8 +48,8 @@ def overlooked(what: str, value: Any) -> bool:
     """True, and a word to whoever listens, where hints are overlooked."""
     if Overlooking.tell is None:
         return False
-    said = f"{what} = {getattr(value, 'name', value)}"
-    if said not in Overlooking.told:
-        Overlooking.told.add(said)
-        Overlooking.tell(f"{said} is a hint that means nothing here, and is overlooked")
+    hint = f"{what} = {getattr(value, 'name', value)}"
+    if hint not in Overlooking.told:
+        Overlooking.told.add(hint)
+        Overlooking.tell(f"{hint} is a hint that means nothing here, and is overlooked")
     return True

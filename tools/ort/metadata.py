@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...ops import Tensor
+from ...ops import Optional, Tensor
 from ...ops.dataclasses import dataclass
 from ...runtime.compile.program import Port
 from ...runtime.execution.session import Session
@@ -27,7 +27,8 @@ class NodeArg:
 
     @classmethod
     def of(cls, port: Port) -> NodeArg:
-        dims = port.type.dims if isinstance(port.type, Tensor) else None
+        held = port.type.element if isinstance(port.type, Optional) else port.type
+        dims = held.dims if isinstance(held, Tensor) else None
         return cls(port.name, type_name(port.type), list(dims or ()))
 
 
@@ -47,12 +48,12 @@ class ModelMetadata:
 def said_by(source: str | os.PathLike[str] | bytes) -> Mapping[str, str]:
     """The metadata of an ONNX file; none of what is no such file."""
     try:
-        return _of_file(source).custom_metadata_map
+        return metadata_of_file(source).custom_metadata_map
     except (OSError, ValueError, IndexError):
         return {}
 
 
-def _of_file(source: str | os.PathLike[str] | bytes) -> ModelMetadata:
+def metadata_of_file(source: str | os.PathLike[str] | bytes) -> ModelMetadata:
     """The metadata that an ONNX file has of itself. Raises OSError, ValueError or IndexError for what is none."""
     if isinstance(source, bytes):
         return _read(memoryview(source))
@@ -60,21 +61,33 @@ def _of_file(source: str | os.PathLike[str] | bytes) -> ModelMetadata:
         return _read(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
+def told_by(source: str | os.PathLike[str] | bytes) -> dict[str, str]:
+    """Return what an ONNX file says of itself, by the keys of ONNX Runtime; nothing of other files."""
+    try:
+        found = metadata_of_file(source)
+    except (OSError, ValueError, IndexError):
+        return {}
+    version = "" if found.version == NO_VERSION else str(found.version)
+    fields = ("domain", "graph_description", "graph_name", "producer_name")
+    own = {name: getattr(found, name) for name in fields} | {"doc_string": found.description, "model_version": version}
+    return {**found.custom_metadata_map, **own}
+
+
 def metadata_of(source: str | os.PathLike[str] | bytes, session: Session) -> ModelMetadata:
     """Return what an ONNX file says of itself; of other formats, and of a file that is gone, what the graph knows."""
     try:
-        return _of_file(source)
+        return metadata_of_file(source)
     except (OSError, ValueError, IndexError):
         graph = session.graph
-        said = graph.metadata
-        version = said.get(MODEL_VERSION, "")
+        props = graph.metadata
+        version = props.get(MODEL_VERSION, "")
         return ModelMetadata(
-            {k: v for k, v in said.items() if not k.startswith("mezzo.source.")},
+            {k: v for k, v in props.items() if not k.startswith("mezzo.source.")},
             graph.doc,
-            said.get(DOMAIN, ""),
+            props.get(DOMAIN, ""),
             "",
             graph.name,
-            said.get(PRODUCER, ""),
+            props.get(PRODUCER, ""),
             int(version) if version.lstrip("-").isdigit() else NO_VERSION,
         )
 
@@ -99,8 +112,8 @@ def _read(data: memoryview) -> ModelMetadata:
             of_graph |= {n: str(v, "utf8") for n, v in _fields(value) if n in (2, 10) and not isinstance(v, int)}
     if not has_graph:
         raise ValueError("no ONNX file")
-    told = (texts.get(6, ""), texts.get(4, ""), of_graph.get(10, ""), of_graph.get(2, ""), texts.get(2, ""))
-    return ModelMetadata(custom, *told, version)
+    fields = (texts.get(6, ""), texts.get(4, ""), of_graph.get(10, ""), of_graph.get(2, ""), texts.get(2, ""))
+    return ModelMetadata(custom, *fields, version)
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:

@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
 
 from ...ops.dataclasses import dataclass
 from ...ops.errors import ArgumentError
@@ -19,6 +21,12 @@ from .enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from .errors import Unknown, WrongType
 from .hints import overlooked
 from .values import OrtValue
+
+if TYPE_CHECKING:
+    from .adapters import LoraAdapter
+    from .devices import OrtEpDevice
+    from .enumerations import OrtExecutionProviderDevicePolicy
+    from .selection import Choice
 
 _LEAVE = "leave it as it is"
 
@@ -32,6 +40,11 @@ class Option:
     may: Callable[[Any], bool] = lambda value: False
     hint: str = _LEAVE
     speed: bool = False  # it changes no answers
+
+
+def _whole(value: Any) -> Any:
+    """The same, as Python's integer if it is one of NumPy's."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _flag(value: Any) -> bool:
@@ -78,6 +91,8 @@ class _Options:
             value = type(default).__members__.get(getattr(value, "name", ""), value)
         elif isinstance(default, bool) and type(value) is int and value in (0, 1):
             value = bool(value)
+        elif type(default) is int:
+            value = _whole(value)
         if not isinstance(value, type(default)) or isinstance(value, bool) != isinstance(default, bool):
             raise WrongType(f"{value!r} is no {type(default).__name__}", where=where, hint=about.hint)
         if value != default and not about.may(value) and not (about.speed and overlooked(where, value)):
@@ -157,9 +172,6 @@ or means nothing
         **_LOGS,
     }
     _methods: ClassVar[Mapping[str, str]] = {
-        "add_provider_for_devices": "give providers= to InferenceSession",
-        "set_provider_selection_policy": "give providers= to InferenceSession",
-        "set_provider_selection_policy_delegate": "give providers= to InferenceSession",
         "register_custom_ops_library": "operators of one's own are written in Python: mz.op, mz.pointwise",
         "set_load_cancellation_flag": "give a Budget: it limits what a model may ask for",
         "set_ep_context_data_read_func": "models with compiled contexts are those of other providers",
@@ -170,26 +182,28 @@ or means nothing
     initializers: dict[str, OrtValue]
     files: dict[str, bytes]  # of external data, by their names
     providers: list[tuple[str, dict[str, str]]]
+    selection: list[Choice]  # that were made, the last of which counts
 
     def __init__(self) -> None:
         super().__init__()
-        for name in (*_GATHERED, "providers"):
+        for name in (*_GATHERED, "providers", "selection"):
             object.__setattr__(self, name, {} if name in _GATHERED else [])
         object.__setattr__(self, "entries", Entries(SESSION_ENTRIES, "SessionOptions.add_session_config_entry"))
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - {*_GATHERED, "providers", "changes"})
+        return sorted({*super().__dir__()} - {*_GATHERED, "providers", "selection", "changes"})
 
     def snapshot(self) -> Self:
         """A copy, which later changes do not reach."""
-        made = type(self)()
-        made._said.update(self._said)
+        clone = type(self)()
+        clone._said.update(self._said)
         for name in _GATHERED:
-            getattr(made, name).update(getattr(self, name))
-        made.providers.extend(self.providers)
-        made.entries.given.update(self.entries.given)
-        made.entries.hints.update(self.entries.hints)
-        return made
+            getattr(clone, name).update(getattr(self, name))
+        clone.providers.extend(self.providers)
+        clone.selection.extend(self.selection)
+        clone.entries.given.update(self.entries.given)
+        clone.entries.hints.update(self.entries.hints)
+        return clone
 
     @property
     def changes(self) -> bool:
@@ -245,8 +259,29 @@ or means nothing
         """Try this provider after those that were added before; `providers=` of the session goes before all of them."""
         self.providers.append((name, dict(options)))
 
+    def add_provider_for_devices(self, ep_devices: Sequence[OrtEpDevice], provider_options: Mapping[str, str]) -> None:
+        """`add_provider` for that of these devices. Raises InvalidArgument for none, and for several."""
+        from .selection import of_devices  # of a start, a millisecond
+
+        self.providers.extend(of_devices(ep_devices, provider_options, "SessionOptions.add_provider_for_devices"))
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Take the provider of a GPU, where there is one, for PREFER_GPU and MAX_PERFORMANCE; for others the CPU's.
+        Providers that are added or given go before. Raises ArgumentError for what is no policy."""
+        from .selection import check_policy
+
+        self.selection.append(check_policy(policy))
+
+    def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any]) -> None:
+        """Let a function choose providers where none are added or given: of devices, what the model says of itself,
+        nothing more, and how many it may choose, as devices."""
+        if not callable(delegate):
+            where = "SessionOptions.set_provider_selection_policy_delegate"
+            raise WrongType(f"{delegate!r} is no function", where=where, hint="give a function of four")
+        self.selection.append(delegate)
+
     def has_providers(self) -> bool:
-        return bool(self.providers)
+        return bool(self.providers or self.selection)
 
 
 class RunOptions(_Options):
@@ -264,12 +299,14 @@ class RunOptions(_Options):
         "only_execute_path_to_fetches": Option(False, _flag, "give True or False"),
         **_LOGS,
     }
-    _methods: ClassVar[Mapping[str, str]] = {"add_active_adapter": "give a model that has its weights"}
+    _methods: ClassVar[Mapping[str, str]] = {}
     cancel: threading.Event
+    adapters: list[LoraAdapter]
 
     def __init__(self) -> None:
         super().__init__()
         object.__setattr__(self, "cancel", threading.Event())
+        object.__setattr__(self, "adapters", [])
         object.__setattr__(self, "entries", Entries(RUN_ENTRIES, "RunOptions.add_run_config_entry"))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -278,7 +315,19 @@ class RunOptions(_Options):
             (self.cancel.set if value else self.cancel.clear)()
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - {"cancel"})
+        return sorted({*super().__dir__()} - {"cancel", "adapters"})
+
+    def add_active_adapter(self, adapter: LoraAdapter) -> None:
+        """Feed the values of an adapter to the inputs of their names, too. Raises ArgumentError for one that has loaded
+        none."""
+        from .adapters import LoraAdapter  # of a start, a millisecond
+
+        where, hint = "RunOptions.add_active_adapter", "give a LoraAdapter whose Load(path) has been called"
+        if not isinstance(adapter, LoraAdapter):
+            raise WrongType(f"a {type(adapter).__name__} is no adapter", where=where, hint=hint)
+        if adapter.parameters is None:
+            raise ArgumentError("the adapter has no values", where=where, hint=hint)
+        self.adapters.append(adapter)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Set an entry of tools/ort/entries.py. Raises ArgumentError for one that would be ignored."""
@@ -290,6 +339,7 @@ class RunOptions(_Options):
 
 
 def _checked_size(size: Any, call: str) -> int:
+    size = _whole(size)
     if not _count(size):
         raise ArgumentError(f"{size!r} is no size", where=f"SessionOptions.{call}", hint="give an integer")
     return int(size)

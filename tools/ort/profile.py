@@ -37,7 +37,7 @@ class RunTimes:
             self._step.at = time.monotonic_ns()
             return
         ended, node = time.monotonic_ns(), step.node
-        (_, op), made = anchor(node), _listed(instance, node.outputs)
+        (_, op), written = anchor(node), _listed(instance, node.outputs)
         chain = [link[1] for link in node.attrs.get("chain", ())] if node.op == "Fused" else [op]
         weights = [a for n, a in self._step.read if n in instance.program.weights]
         others = [a for n, a in self._step.read if n not in instance.program.weights]
@@ -46,10 +46,10 @@ class RunTimes:
             "provider": CPU if self.host and node.device == self.host else self.provider,
             "node_index": str(index),
             "input_type_shape": _types(self._step.read),
-            "output_type_shape": _types(made),
+            "output_type_shape": _types(written),
             "activation_size": _bytes(others),
             "parameter_size": _bytes(weights),
-            "output_size": _bytes([a for _, a in made]),
+            "output_size": _bytes([a for _, a in written]),
             "operators": "+".join(chain),
             "kernel": step.choice.kernel,
             "implementation": step.choice.implementation,

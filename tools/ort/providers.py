@@ -99,15 +99,15 @@ def check_and_normalize_provider_args(
     >>> check_and_normalize_provider_args([("here", {"device_id": 1})], None, ["here"])
     (['here'], [{'device_id': '1'}])
     """
-    made = dict[str, dict[str, str]]()
+    normalized = dict[str, dict[str, str]]()
     for name, given in _pairs(providers, provider_options):
         if name not in available_provider_names:
             _warn(f"{name} is not one of {', '.join(available_provider_names)}", stacklevel=3)
-        if name in made:
+        if name in normalized:
             _warn(f"{name} is given twice; its first place and options count", stacklevel=3)
         else:
-            made[name] = {str(key): str(value) for key, value in given.items()}
-    return [*made], [*made.values()]
+            normalized[name] = {str(key): str(value) for key, value in given.items()}
+    return [*normalized], [*normalized.values()]
 
 
 def _pair(given: Any) -> Asked:
@@ -130,10 +130,10 @@ def _known(name: str) -> None:
 
 def _on_cpu(options: Mapping[str, Any]) -> Place:
     """`arena_extend_strategy` may say what is so: arenas have the bytes that are asked for."""
-    said = {name: str(value) for name, value in options.items()}
-    if said.get("arena_extend_strategy") == "kSameAsRequested":
-        del said["arena_extend_strategy"]
-    _no_options(CPU, said)
+    settings = {name: str(value) for name, value in options.items()}
+    if settings.get("arena_extend_strategy") == "kSameAsRequested":
+        del settings["arena_extend_strategy"]
+    _no_options(CPU, settings)
     return Place("cpu", "fp32", {CPU: {}})
 
 
@@ -141,15 +141,16 @@ def _on_gpu(options: Mapping[str, Any]) -> Place:
     """The GPU of `device_id`; `use_tf32` says whether operands of float32 products are rounded to TF32 (1 if it is
     not given, as there)."""
     _no_options(CUDA, {name: value for name, value in options.items() if name not in ("device_id", "use_tf32")})
-    said = {name: str(options.get(name, usual)) for name, usual in (("device_id", 0), ("use_tf32", 1))}
-    if not (said["device_id"].isascii() and said["device_id"].isdigit()) or said["use_tf32"] not in ("0", "1"):
+    settings = {name: str(options.get(name, usual)) for name, usual in (("device_id", 0), ("use_tf32", 1))}
+    number = settings["device_id"].isascii() and settings["device_id"].isdigit()
+    if not number or settings["use_tf32"] not in ("0", "1"):
         raise ArgumentError(
-            f"device_id={said['device_id']}, use_tf32={said['use_tf32']}",
+            f"device_id={settings['device_id']}, use_tf32={settings['use_tf32']}",
             where=f"{CUDA}'s options",
             hint="device_id is the number of a GPU, use_tf32 0 or 1",
         )
-    found = device_named(f"gpu:{int(said['device_id'])}")
-    return Place(found.name, "auto" if said["use_tf32"] == "1" else "fp32", {CUDA: said, CPU: {}})
+    device = device_named(f"gpu:{int(settings['device_id'])}")
+    return Place(device.name, "auto" if settings["use_tf32"] == "1" else "fp32", {CUDA: settings, CPU: {}})
 
 
 PLACES: dict[str, Callable[[Mapping[str, Any]], Place]] = {CUDA: _on_gpu, CPU: _on_cpu}

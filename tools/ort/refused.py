@@ -22,20 +22,6 @@ def _made(cls: type[_Refused], *_: Any, **__: Any) -> Any:
     return cls()
 
 
-class AdapterFormat(_Refused):
-    instead = "give a model that has the adapter's weights"
-    read_adapter = classmethod(_made)
-
-
-class LoraAdapter(_Refused):
-    instead = AdapterFormat.instead
-    Load = classmethod(_made)
-
-
-class ModelCompiler(_Refused):
-    instead = "`mezzo compile model.onnx` or mz.load(model).save(path) writes a planned model"
-
-
 class ModelPackage(_Refused):
     instead = "a .mezzo file holds variants for several machines and sizes"
     open = classmethod(_made)
@@ -59,10 +45,6 @@ class OrtEpContextData(_Refused):
 
 class OrtEpContextDataBuffer(OrtEpContextData):
     pass
-
-
-class OrtExternalInitializerInfo(_Refused):
-    instead = "mz.onnx and `mezzo convert` write external data"
 
 
 class OrtSyncStream(_Refused):

@@ -9,9 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic_ns, perf_counter
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
@@ -23,7 +21,8 @@ from ..load import file_name, load
 from .entries import EXTERNAL_FOLDER
 from .enumerations import GraphOptimizationLevel
 from .errors import Fail, InvalidArgument, WrongType, opening, renamed
-from .log import INFO, VERBOSE, Log
+from .feeds import differing, fitted, in_words_of_onnxruntime, loose, odd, plain
+from .log import INFO, VERBOSE, WARNING, Log
 from .options import RunOptions, SessionOptions, check_kind
 from .process import Process
 from .providers import CPU, choose, said_twice
@@ -61,26 +60,6 @@ class OrtEpAssignedSubgraph:
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
         return list(self.nodes)
-
-
-def _odd(value: Any) -> bool:
-    """True for a feed that no session takes as it is: a value, or an array of objects or of raw bytes."""
-    kind = value.__class__
-    return kind is OrtValue or (kind is np.ndarray and (value.dtype.hasobject or value.dtype.type is np.void))
-
-
-def _fed(value: Any) -> Any:
-    """Feed of a session: the array of a value, and texts of objects and bytes that are none, as ONNX Runtime makes
-    them."""
-    if value.__class__ is OrtValue:
-        return value._value
-    if not _odd(value) or value.dtype.names is not None:
-        return value
-    texts = np.empty(value.shape, object)
-    for i, x in enumerate(value.flat):
-        x = x.tobytes() if isinstance(x, np.void) else x
-        texts.flat[i] = x if isinstance(x, (str, bytes)) else str(x)
-    return texts
 
 
 class InferenceSession:
@@ -126,67 +105,84 @@ class InferenceSession:
             text = f"{', '.join(disabled_optimizers)} would be ignored: our passes have other names"
             raise ArgumentError(text, where="InferenceSession(disabled_optimizers=)", hint=hint)
         self._source, self._budget = path_or_bytes, budget
-        self._said = said = SessionOptions() if sess_options is None else sess_options.snapshot()
+        self._said = options = SessionOptions() if sess_options is None else sess_options.snapshot()
         if os.environ.get(READ_CONFIG) == "1" if read_config_from_model is None else read_config_from_model:
             from .changes import configured
             from .metadata import said_by
 
-            configured(said_by(path_or_bytes), said)
-        if providers and said.providers:
+            configured(said_by(path_or_bytes), options)
+        if providers and options.has_providers():
             said_twice()
-        self._place = choose(providers or said.providers or providers, provider_options)
-        self._log = Log(said.log_severity_level, said.logid)
+        asked: Any = options.providers
+        if not asked and not providers and options.selection:
+            from .selection import selected
+
+            asked = selected(options.selection[-1], path_or_bytes)
+        self._place = choose(providers or asked or providers, provider_options)
+        self._log = Log(options.log_severity_level, options.logid)
         self._profile: RunTimes | None = None
         self._profile_begun = 0
         self._open()
 
     def _open(self) -> None:
         """Load the model for the place that was chosen."""
-        said, place, began, at = self._said, self._place, perf_counter(), monotonic_ns()
-        if said.use_deterministic_compute and place.device != "cpu":
+        options, place, began, at = self._said, self._place, perf_counter(), monotonic_ns()
+        if options.use_deterministic_compute and place.device != "cpu":
             why = "libraries of GPUs promise no equal bits"
             raise ArgumentError(why, where="SessionOptions.use_deterministic_compute", hint=f"give providers=[{CPU!r}]")
-        own, entries = said.intra_op_num_threads, said.entries
+        own, entries = options.intra_op_num_threads, options.entries
         settings: dict[str, Any] = {
             "device": place.device,
             "budget": self._budget,
-            "strategy": Strategy.BOTH if said.enable_mem_reuse else Strategy.NONE,
-            "threads": (own if said.use_per_session_threads else Process.threads) or None,
+            "strategy": Strategy.BOTH if options.enable_mem_reuse else Strategy.NONE,
+            "threads": (own if options.use_per_session_threads else Process.threads) or None,
             "precision": entries.given.get("mezzo.precision", place.precision),
-            "onednn": said.graph_optimization_level is not GraphOptimizationLevel.ORT_DISABLE_ALL,
+            "onednn": options.graph_optimization_level is not GraphOptimizationLevel.ORT_DISABLE_ALL,
             "max_memory": entries.number("mezzo.max_memory"),
             "max_programs": entries.number("mezzo.max_programs"),
             "instances": entries.number("mezzo.instances"),
             "seed": Process.seed,
         }
+        self._settings = settings
         with opening():
             folder = entries.given.get(EXTERNAL_FOLDER)
             if folder is not None and not isinstance(self._source, bytes):
                 where, hint = f"SessionOptions: {EXTERNAL_FOLDER}", "leave it out: external data are beside their model"
                 raise ArgumentError(f"{folder!r} would be ignored", where=where, hint=hint)
-            if said.changes or folder is not None:
+            if options.changes or folder is not None:
                 from .changes import changed
 
-                graph = changed(self._source, said, self._budget, None if folder is None else Path(folder))
+                graph = changed(self._source, options, self._budget, None if folder is None else Path(folder))
                 self.session = Session(graph, name=file_name(self._source), **settings)
             else:
                 self.session = load(self._source, **settings)
-            if said.optimized_model_filepath:
+            if options.optimized_model_filepath:
                 from .changes import save_optimised
 
-                save_optimised(self.session, said.optimized_model_filepath, entries.given)
-        self._names = tuple(p.name for p in self.session.outputs)
-        if said.enable_profiling:
+                save_optimised(self.session, options.optimized_model_filepath, entries.given)
+        self._ports = (tuple(self.session.inputs), tuple(self.session.outputs))
+        self._names, self._loose = tuple(p.name for p in self._ports[1]), loose(self._ports[0])
+        if options.enable_profiling:
             from .profile import RunTimes
 
             first, host = next(iter(place.providers)), self.session.device.host
             self._profile = RunTimes(at, first, "" if host is None else host.name)
             self._profile.session("session_initialization", at)
-        self._watched = said.enable_profiling or not said.enable_cpu_mem_arena
+        self._watched = options.enable_profiling or not options.enable_cpu_mem_arena
         if self._log.wants(INFO):
             took = (perf_counter() - began) * 1e3
             name = self.session.signature.name or "a model"
             self._log.say(INFO, "InferenceSession", f"{name} on {place.device}: loaded in {took:.1f} ms")
+
+    def __copy__(self) -> Self:
+        """The same session, of which only the providers may be others."""
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__dict__)
+        return clone
+
+    def __reduce__(self) -> NoReturn:
+        hint = "give the path or the bytes of the model, and make a session there"
+        raise WrongType("a session is not copied, nor sent to another process", where="InferenceSession", hint=hint)
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -198,6 +194,10 @@ class InferenceSession:
     ) -> list[Any]:
         """Run once; returns the named outputs in that order (None: all). Raises as Session.run does, by the names of
         tools/ort/errors.py: InvalidArgument (a ValueError) for feeds that do not fit."""
+        if output_names.__class__ is not list and output_names is not None:
+            if isinstance(output_names, str):
+                raise WrongType(f"{output_names!r} is no list of outputs", where="run", hint=f"give [{output_names!r}]")
+            output_names = list(output_names)
         results = self._answers(output_names, input_feed, None, run_options)
         return [results[n] for n in output_names or self._names]
 
@@ -217,20 +217,50 @@ class InferenceSession:
         if input_feed.__class__ is not dict and not isinstance(input_feed, Mapping):
             hint = "give {name: array}"
             raise WrongType(f"feeds are a mapping, not a {type(input_feed).__name__}", where="run", hint=hint)
+        check_kind(run_options, RunOptions, "run_options")
+        if run_options is not None and run_options.adapters:
+            from .adapters import fed_by
+
+            input_feed = fed_by(run_options.adapters, input_feed)
         for fed in input_feed.values():
-            if _odd(fed):
-                input_feed = {n: _fed(x) for n, x in input_feed.items()}
+            if odd(fed):
+                input_feed = {n: plain(x) for n, x in input_feed.items()}
                 break
+        if self._loose:
+            input_feed = fitted(input_feed, self._loose)
         try:
-            if run_options is None and not self._watched and not self._log.wants(INFO):
-                return self.session.run(input_feed, names=names, outputs=buffers)
-            return self._watch(names, input_feed, buffers, run_options)
+            return self._run(names, input_feed, buffers, run_options)
         except MezzoError as error:
-            fed, lacks = list(input_feed), [n.name for n in self.get_inputs() if n.name not in input_feed]
-            if lacks and isinstance(error, InputError):
-                text = f"Required inputs ({lacks}) are missing from input feed ({fed}): {error.message}"
-                raise InvalidArgument(text, where=error.where, hint=error.hint, parts=error.parts) from error
-            raise renamed(error) from error
+            wrong, reason = error, differing(input_feed, self.session.inputs) if isinstance(error, InputError) else ""
+        if reason:
+            self._forget_names(reason)
+            try:
+                return self._run(names, input_feed, buffers, run_options)
+            except MezzoError as error:
+                wrong = error
+        required = (p for p in self._ports[0] if p.name not in self.session.signature.defaults)
+        if isinstance(wrong, InputError) and (words := in_words_of_onnxruntime(input_feed, required)):
+            text = f"{words}: {wrong.message}"
+            raise InvalidArgument(text, where=wrong.where, hint=wrong.hint, parts=wrong.parts) from wrong
+        raise renamed(wrong) from wrong
+
+    def _run(
+        self,
+        names: tuple[str, ...] | None,
+        feeds: Mapping[str, Any],
+        buffers: Mapping[str, Any] | None,
+        run_options: RunOptions | None,
+    ) -> dict[str, Any]:
+        if run_options is None and not self._watched and not self._log.wants(INFO):
+            return self.session.run(feeds, names=names, outputs=buffers)
+        return self._watch(names, feeds, buffers, run_options)
+
+    def _forget_names(self, reason: str) -> None:
+        """Make the session again for inputs whose dims have no names."""
+        from .feeds import unnamed
+
+        self._log.say(WARNING, "run", f"{reason}: from now on each has a size of its own")
+        self.session = Session(unnamed(self.session.graph), name=file_name(self._source), **self._settings)
 
     def _watch(
         self,
@@ -240,7 +270,6 @@ class InferenceSession:
         run_options: RunOptions | None,
     ) -> dict[str, Any]:
         """A run that is ended from outside, recorded, logged, or after which memory is given back."""
-        check_kind(run_options, RunOptions, "run_options")
         log, shrink, cancel = self._log, not self._said.enable_cpu_mem_arena, None
         if run_options is not None:
             cancel, shrink = run_options.cancel, shrink or SHRINKAGE in run_options.entries.given
@@ -249,7 +278,7 @@ class InferenceSession:
         planned, began, at = self.session.stats().planned, perf_counter(), monotonic_ns()
         profile = self._profile
         try:
-            made = self.session.run(feeds, names=names, outputs=buffers, cancel=cancel, observe=profile)
+            results = self.session.run(feeds, names=names, outputs=buffers, cancel=cancel, observe=profile)
         finally:
             if profile is not None:
                 profile.session("model_run", at)
@@ -259,7 +288,7 @@ class InferenceSession:
             steps, arena = len(self.session.program.steps), self.session.program.arena_bytes
             log.say(INFO, "run", f"planned for new sizes: {steps} steps, an arena of {arena} bytes")
         log.say(VERBOSE, "run", f"took {(perf_counter() - began) * 1e3:.3f} ms")
-        return made
+        return results
 
     def run_async(
         self,
@@ -324,15 +353,15 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that must be fed."""
-        return self._described(p for p in self.session.inputs if p.name not in self.session.signature.defaults)
+        return self._described(p for p in self._ports[0] if p.name not in self.session.signature.defaults)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """The inputs that may be fed and otherwise have the file's value."""
-        return self._described(p for p in self.session.inputs if p.name in self.session.signature.defaults)
+        return self._described(p for p in self._ports[0] if p.name in self.session.signature.defaults)
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, with their shapes as far as they are known before a run."""
-        return self._described(self.session.outputs)
+        return self._described(self._ports[1])
 
     @staticmethod
     def _described(ports: Iterable[Port]) -> list[NodeArg]:
@@ -365,7 +394,7 @@ class InferenceSession:
     def get_input_epdevices(self) -> list[OrtEpDevice]:
         from .devices import get_ep_devices
 
-        return [get_ep_devices()[0] for _ in self.get_inputs()]
+        return [get_ep_devices()[-1] for _ in self.get_inputs()]
 
     # -- providers --------------------------------------------------------------------------------------------------
 
@@ -380,6 +409,26 @@ class InferenceSession:
     @property
     def _model_path(self) -> str | None:
         return None if isinstance(self._source, bytes) else os.fspath(self._source)
+
+    @property
+    def _model_bytes(self) -> bytes | None:
+        return self._source if isinstance(self._source, bytes) else None
+
+    @property
+    def _sess_options(self) -> SessionOptions:
+        return self._said
+
+    @property
+    def _inputs_meta(self) -> list[NodeArg]:
+        return self.get_inputs()
+
+    @property
+    def _outputs_meta(self) -> list[NodeArg]:
+        return self.get_outputs()
+
+    @property
+    def _model_meta(self) -> ModelMetadata:
+        return self.get_modelmeta()
 
     @property
     def _providers(self) -> list[str]:

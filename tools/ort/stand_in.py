@@ -145,17 +145,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     match list(sys.argv[1:] if arguments is None else arguments):
         case ["-h" | "--help", *_]:
             print(USAGE)
-        case ["-m", module, *rest]:
+        case ["-m", module, *argv]:
             as_onnxruntime()
-            sys.argv = [module, *rest]
+            sys.argv = [module, *argv]
             runpy.run_module(module, {"__builtins__": builtins}, "__main__", alter_sys=True)
-        case ["-c", code, *rest]:
+        case ["-c", code, *argv]:
             as_onnxruntime()
-            sys.argv = ["-c", *rest]
+            sys.argv = ["-c", *argv]
             exec(compile(code, "<string>", "exec"), sys.modules["__main__"].__dict__)
-        case [program, *rest] if not program.startswith("-"):
+        case [program, *argv] if not program.startswith("-"):
             as_onnxruntime()
-            sys.argv = [program, *rest]
+            sys.argv = [program, *argv]
             _program(program)
         case _:
             print(USAGE, file=sys.stderr)

@@ -13,6 +13,7 @@ from ...ops import DType, Map, Optional, Tensor, Type
 from ...ops import Sequence as ListType
 from ...ops.errors import ArgumentError, MezzoError
 from ...ops.types import Array, type_of
+from .errors import WrongType
 
 if TYPE_CHECKING:
     from .devices import OrtDevice, OrtMemoryInfo
@@ -147,8 +148,8 @@ class OrtValue:
     def from_dlpack(cls, data: Any, /, is_bool_tensor: bool = False) -> Self:
         """A value in the memory of anything that offers DLPack on the host, or of a capsule of its; `is_bool_tensor`
         for bytes that are truth values."""
-        made = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
-        return cls.ortvalue_from_numpy(made.view(np.bool_) if is_bool_tensor and made.dtype == np.uint8 else made)
+        array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        return cls.ortvalue_from_numpy(array.view(np.bool_) if is_bool_tensor and array.dtype == np.uint8 else array)
 
     # Names of ONNX Runtime's that are private, or of its extension module, and that packages use all the same.
 
@@ -234,6 +235,9 @@ class OrtValue:
         """Write as many elements of the same type, in their order. Raises ArgumentError for others."""
         own = self._array("update_inplace")
         np_arr = np_arr._array("update_inplace") if isinstance(np_arr, OrtValue) else np_arr
+        if not isinstance(np_arr, np.ndarray):
+            where = "OrtValue.update_inplace"
+            raise WrongType(f"a {type(np_arr).__name__} is no array", where=where, hint="give an array, or a value")
         if np_arr.size != own.size or np_arr.dtype != own.dtype:
             raise ArgumentError(
                 f"an array of {np_arr.dtype}{[*np_arr.shape]} for one of {own.dtype}{[*own.shape]}",

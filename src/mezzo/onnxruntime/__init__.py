@@ -6,7 +6,9 @@
 True
 """
 
+from ..tools.ort.adapters import AdapterFormat, LoraAdapter
 from ..tools.ort.binding import IOBinding
+from ..tools.ort.compiler import ModelCompiler, OrtExternalInitializerInfo
 from ..tools.ort.devices import OrtArenaCfg, OrtDevice, OrtEpDevice, OrtHardwareDevice, OrtMemoryInfo, get_ep_devices
 from ..tools.ort.enumerations import (
     ExecutionMode,
@@ -63,16 +65,12 @@ from ..tools.ort.process import (
 )
 from ..tools.ort.process import version as __version__
 from ..tools.ort.refused import (
-    AdapterFormat,
-    LoraAdapter,
-    ModelCompiler,
     ModelPackage,
     ModelPackageComponentContext,
     ModelPackageContext,
     ModelPackageOptions,
     OrtEpContextData,
     OrtEpContextDataBuffer,
-    OrtExternalInitializerInfo,
     OrtSyncStream,
     SparseTensor,
     create_and_register_allocator,

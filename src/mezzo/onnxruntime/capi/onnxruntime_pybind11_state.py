@@ -1,8 +1,17 @@
 """Errors and classes, by the name of ONNX Runtime's extension module."""
 
+from ...tools.ort.enumerations import OrtCompiledModelCompatibility, OrtDeviceEpIncompatibilityReason
 from ...tools.ort.extension import DeviceByNumber as OrtDevice
+from ...tools.ort.fitness import (
+    get_compatibility_info_from_model,
+    get_compatibility_info_from_model_bytes,
+    get_hardware_device_ep_incompatibility_details,
+    get_hardware_devices,
+    get_model_compatibility_for_ep_devices,
+)
 from ...tools.ort.values import is_dlpack_uint8_tensor
 from .. import (
+    AdapterFormat,
     DeviceReset,
     EngineError,
     EPFail,
@@ -14,6 +23,7 @@ from .. import (
     InvalidArgument,
     InvalidGraph,
     InvalidProtobuf,
+    LoraAdapter,
     ModelLoadCanceled,
     ModelLoaded,
     ModelMetadata,
@@ -37,12 +47,14 @@ from .. import (
     get_available_providers,
     get_build_info,
     get_device,
+    get_ep_devices,
     get_version_string,
     set_default_logger_severity,
     set_seed,
 )
 
 __all__ = [
+    "AdapterFormat",
     "DeviceReset",
     "EPFail",
     "EngineError",
@@ -54,6 +66,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidGraph",
     "InvalidProtobuf",
+    "LoraAdapter",
     "ModelLoadCanceled",
     "ModelLoaded",
     "ModelMetadata",
@@ -64,7 +77,9 @@ __all__ = [
     "NotFound",
     "NotImplemented",
     "OrtAllocatorType",
+    "OrtCompiledModelCompatibility",
     "OrtDevice",
+    "OrtDeviceEpIncompatibilityReason",
     "OrtMemType",
     "OrtMemoryInfo",
     "OrtValue",
@@ -77,7 +92,13 @@ __all__ = [
     "get_all_providers",
     "get_available_providers",
     "get_build_info",
+    "get_compatibility_info_from_model",
+    "get_compatibility_info_from_model_bytes",
     "get_device",
+    "get_ep_devices",
+    "get_hardware_device_ep_incompatibility_details",
+    "get_hardware_devices",
+    "get_model_compatibility_for_ep_devices",
     "get_version_string",
     "is_dlpack_uint8_tensor",
     "set_default_logger_severity",
