@@ -4,6 +4,9 @@
 push and pull of a key of 64 MB, packed in both directions. The figure is the median over the rounds, in seconds, the
 peer `plain` the same without compression, and the floor the bytes of one direction over the rate. It has to be root.
 
+`training` has the same worker, server and link: 360 steps of a network of 64, 2048 and 10 units on the digits below
+(0.6 MB of parameters), from the first to the last step; seconds, and a note has the saving and the accuracy.
+
 `digits` trains a network of 64, 256 and 10 units on 270 of the 360 digits of `mezzo.models.digits` and asks for the
 other 90, by two workers on two hosts and a server, over 5 seeds, each of which draws another split: the figure is the
 mean accuracy in percent, and a note has the last loss and the bytes on the wire. Everything is packed, small keys too.
@@ -108,6 +111,19 @@ def times(schemes: list[str], rounds: int) -> tuple[list[Row], list[str]]:
     return rows, notes
 
 
+def trainings(schemes: list[str], rounds: int) -> tuple[list[Row], list[str]]:
+    with link() as names:
+        said = job(names, "training", schemes, rounds)
+    seconds = {scheme: statistics.median(found["seconds"]) for scheme, found in said.items()}
+    rows, notes = [], []
+    for scheme in schemes:
+        name = f"training/{scheme or 'plain'}"
+        rows.append(Row(name, "s", seconds[scheme], {"plain": seconds[""]} if scheme else {}))
+        saved, right = 1 - seconds[scheme] / seconds[""], statistics.mean(said[scheme]["accuracy"])
+        notes.append(f"{name}: {100 * saved:.0f} % of the time saved, accuracy {100 * right:.1f} %")
+    return rows, notes
+
+
 def digits(schemes: list[str], seeds: int) -> tuple[list[Row], list[str]]:
     mezzo = [sys.executable, "-m", "mezzo", "launch", "-n", "2", "-s", "1", "--hosts", "2"]
     command = [*mezzo, str(WORKER), "digits", json.dumps(schemes), str(seeds)]
@@ -128,7 +144,7 @@ def digits(schemes: list[str], seeds: int) -> tuple[list[Row], list[str]]:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schemes", default=",".join(SCHEMES[1:]), help="with commas between (default: all)")
-    parser.add_argument("--rows", choices=["time", "digits", "all"], default="all")
+    parser.add_argument("--rows", choices=["time", "training", "digits", "all"], default="all")
 
 
 def main() -> None:
@@ -136,13 +152,13 @@ def main() -> None:
     schemes = ["", *args.schemes.split(",")]
     rows: list[Row] = []
     notes: list[str] = []
-    if args.rows != "digits":
-        if os.geteuid() or not all(map(shutil.which, ("ip", "tc"))):
-            sys.exit("packing: rows `time` need root, and ip and tc (Debian: iproute2)")
-        more, said = times(schemes, 2 if args.quick else 15)
-        rows, notes = rows + more, notes + said
-    if args.rows != "time":
-        more, said = digits(schemes, 1 if args.quick else 5)
+    ways = {"time": (times, 2, 15), "training": (trainings, 1, 3), "digits": (digits, 1, 5)}
+    wanted = [*ways] if args.rows == "all" else [args.rows]
+    if wanted != ["digits"] and (os.geteuid() or not all(map(shutil.which, ("ip", "tc")))):
+        sys.exit("packing: rows `time` and `training` need root, and ip and tc (Debian: iproute2)")
+    for name in wanted:
+        measure, few, many = ways[name]
+        more, said = measure(schemes, few if args.quick else many)
         rows, notes = rows + more, notes + said
     show(rows, args, [*notes, machine(), f"{os.cpu_count()} processors"])
 

@@ -2,8 +2,8 @@
 
 Rows: `specialise/MODEL` is the cost of planning for a new shape in steady runs of that shape; `p99/encoder` the 99th
 percentile over 500 random lengths, each met for the first time or not; `growth/encoder` the growth of resident memory
-over 2,000 runs of 500 random lengths, ours under `max_memory=`; `decode-*` are those of decoding.py. Each engine runs
-in a process of its own, the rounds interleaved; two threads each.
+over 2,000 runs of 500 random lengths, ours under `max_memory=`; `decode-*` are those of decoding.py, `walk/*` and
+`new-length/*` those of lengths.py. Each engine runs in a process of its own, the rounds interleaved; two threads each.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from decoding import decoding, measured
+from lengths import lengths
 from rows import Row, arguments, machine, show
 
 COMMON = """
@@ -121,7 +122,7 @@ def main() -> None:
         Row("growth/encoder", "MiB", median(ours, "growth"), peers("growth")),
     ]
     tokens, notes = decoding(args.quick)
-    rows += tokens
+    rows += tokens + lengths(args.quick)
     held, ceiling = median(ours, "held"), median(ours, "ceiling")
     show(rows, args, [f"arenas held {held:.2f} MiB of max_memory {ceiling:.0f} MiB", *notes, machine()])
 
