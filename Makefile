@@ -42,7 +42,7 @@ bench: $(PACKAGE) $(REFEREE) ## the tables of bench/, beside the peers; ARGS=--q
 	for table in bench/*.py; do $(BIN)/python $$table $(ARGS); done; \
 	else echo "bench/ holds no benchmark yet"; fi
 
-soak: $(PACKAGE) $(TEST) $(WITH_PEERS) $(if $(WITH_PEERS),$(DONE)/exports) ## the tests that take minutes
+soak: $(PACKAGE) $(TEST) $(DONE)/ray $(WITH_PEERS) $(if $(WITH_PEERS),$(DONE)/exports) ## the tests that take minutes
 	$(PYTEST) -m soak $(if $(WITH_PEERS),--peers) $(ARGS)
 
 gpu-test: $(if $(VENV),$(PACKAGE) $(TEST)) ## what needs a GPU, in runs of nine minutes; VENV= takes the Python at hand as it is
@@ -66,7 +66,7 @@ $(DONE)/venv:
 # One stamp for each thing installed. --group is pip 25.1's, which --upgrade-deps brings.
 $(PACKAGE): $(DONE)/venv pyproject.toml
 	$(INSTALL) --editable . && touch $@
-$(DONE)/test $(DONE)/check $(DONE)/peers $(DONE)/exports: $(DONE)/%: $(PACKAGE)
+$(DONE)/test $(DONE)/check $(DONE)/peers $(DONE)/exports $(DONE)/ray: $(DONE)/%: $(PACKAGE)
 	$(INSTALL) --group $* && touch $@
 # The models inside these packages are wanted, not the packages' own dependencies.
 $(DONE)/models: tests/model-packages.txt $(DONE)/venv

@@ -53,9 +53,9 @@ def _around(node: Node, types: Mapping[str, Type], taken: set[str]) -> list[Node
             before.append(Node("Cast", (name,), (inputs[i],), {"to": to.onnx}, where=node.place))
     for i, name in enumerate(outputs):
         param = schema.outputs[min(i, len(schema.outputs) - 1)]
-        known, made = _float(types.get(name)), shared.get(param.type_str)
-        if known is not None and made is not None and made is not known:
-            outputs[i] = unused_name(f"{name}.{made.name.lower()}", taken)
+        known, wanted = _float(types.get(name)), shared.get(param.type_str)
+        if known is not None and wanted is not None and wanted is not known:
+            outputs[i] = unused_name(f"{name}.{wanted.name.lower()}", taken)
             after.append(Node("Cast", (outputs[i],), (name,), {"to": known.onnx}, where=node.place))
     return [*before, replace(node, inputs=tuple(inputs), outputs=tuple(outputs)), *after]
 
@@ -66,10 +66,10 @@ def _float(kind: Type | None) -> DType | None:
 
 def _shared(node: Node, schema: Schema, types: Mapping[str, Type]) -> dict[str, DType]:
     """The float that operands of one type parameter become where they have several: as wide as all of them."""
-    found: dict[str, set[DType]] = {}
+    floats: dict[str, set[DType]] = {}
     for i, name in enumerate(node.inputs):
         param = schema.inputs[min(i, len(schema.inputs) - 1)]
         known = _float(types.get(name))
         if known is not None and param.is_homogeneous and type_word(Tensor(known, None)) in param.types:
-            found.setdefault(param.type_str, set()).add(known)
-    return {t: DType.DOUBLE if DType.DOUBLE in kinds else DType.FLOAT for t, kinds in found.items() if len(kinds) > 1}
+            floats.setdefault(param.type_str, set()).add(known)
+    return {t: DType.DOUBLE if DType.DOUBLE in kinds else DType.FLOAT for t, kinds in floats.items() if len(kinds) > 1}

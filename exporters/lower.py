@@ -152,8 +152,8 @@ def _plain(form: Form, schema: Schema, since: int) -> Form:
     """The node without attributes that an older schema lacks and that say here what it always meant."""
     older = schema_of(form.domain, form.op, since - 1)
     new = [a for a in form.attrs if older is not None and a in schema.attributes and a not in older.attributes]
-    said = [a for a in new if _is_default(a, form.attrs[a], schema)]
-    return form.without(*said) if said else form
+    defaults = [a for a in new if _is_default(a, form.attrs[a], schema)]
+    return form.without(*defaults) if defaults else form
 
 
 def _is_default(attr: str, value: Any, schema: Schema) -> bool:

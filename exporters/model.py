@@ -43,10 +43,10 @@ def to_model(
     for domain, version in chosen.opsets.items():
         model.opset_import.add(domain=domain, version=version)
     model.ir_version = chosen.ir_version
-    said = graph.metadata.get(MODEL_VERSION, "")
+    model_version = graph.metadata.get(MODEL_VERSION, "")
     model.domain = graph.metadata.get(DOMAIN, "")
-    if said.isdecimal():
-        model.model_version = int(said[:18])
+    if model_version.isdecimal():
+        model.model_version = int(model_version[:18])
     for key, value in graph.metadata.items():
         if key not in (DOMAIN, MODEL_VERSION):
             model.metadata_props.add(key=key, value=value)

@@ -78,9 +78,9 @@ class Function:
     def doc(self) -> str:
         """Documentation of the function: the first line of the operator's own, and the types of the inputs that the
         body was written for."""
-        said = inspect.getdoc(self.record.reference) or ""
+        docstring = inspect.getdoc(self.record.reference) or ""
         types = ", ".join(f"{n}: {self.part.types[n]}" for n in self.part.graph.inputs if n in self.part.types)
-        return f"{said.splitlines()[0]}\n{types}" if said else types
+        return f"{docstring.splitlines()[0]}\n{types}" if docstring else types
 
 
 @dataclass(slots=True)

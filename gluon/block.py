@@ -10,10 +10,13 @@ from typing import Any, Self
 from .. import nd
 from ..nd.array import Array
 from ..nd.place import Place
+from ..ops.arguments import check_arguments
 from ..ops.errors import InputError
 from .initializer import Initializer
+from .names import OURS
 from .parameter import Parameter
 
+_HERE = f"{__package__}."
 Hook = Callable[..., Any]
 # What blocks keep for themselves: no part of what forward computes with.
 OWN = {
@@ -49,6 +52,11 @@ class Block:
     >>> list(net.collect_params())
     ['dense.weight', 'dense.bias']
     """
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        if given and cls.__module__.startswith(_HERE):
+            check_arguments(cls, given, OURS)
+        return super().__new__(cls)
 
     def __init__(self) -> None:
         self._children: dict[str, Block] = {}

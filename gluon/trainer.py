@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,34 +21,23 @@ from ..nd.files import ending_of_content
 from ..nd.random import generator
 from ..nd.running import one_place
 from ..nd.sparse import RowSparse
+from ..ops.arguments import check_arguments
 from ..ops.errors import InputError
 from ..ops.math.random import mix
 from ..runtime import optimizer as optimizers
 from ..runtime.optimizer import Group, Optimizer, schedule
+from ..runtime.optimizer.names import RENAMED
 from ..runtime.optimizer.schedule import Schedule
 from ..train.agree import agree, code
 from ..train.building import COUNT, SCALE, Scaling, Shared, Step
-from ..train.exchange import COMPARED, prefix_of_next, take_store
+from ..train.exchange import COMPARED, check_sums, prefix_of_next, take_store
 from ..train.step import ids_of, update_graph
+from .names import TRAINER
 from .parameter import Parameter
 
 if TYPE_CHECKING:
     from ..kvstore.drift import Drift
     from ..kvstore.store import KVStore
-
-# How MXNet and PyTorch call what an optimizer has here.
-OLD = {
-    "learning_rate": "rate", "lr": "rate", "lr_scheduler": "rate", "wd": "weight_decay", "gamma1": "alpha",
-    "gamma2": "momentum", "eps": "epsilon", "schedule_decay": "momentum_decay", "history_size": "history",
-}  # fmt: skip
-# What they call an optimizer's setting, and is none here.
-ELSEWHERE = {
-    "clip_gradient": "Trainer(..., clip_value=) bounds each element of the gradients",
-    "rescale_grad": "step(batch_size) divides by the batch",
-    "betas": "give beta1= and beta2=",
-    "multi_precision": "parameters stay in float32 under mz.amp",
-    "begin_num_update": "load_states goes on from the update that was reached",
-}
 
 
 class Trainer:
@@ -88,11 +78,15 @@ class Trainer:
         gather: int = 1,
         scaling: Scaling | bool = False,
         compare_every: int = COMPARED,
+        **others: Any,
     ) -> None:
+        check_arguments(type(self), others, TRAINER)
         named = dict(params) if isinstance(params, Mapping) else {p.name: p for p in params}
         if not isinstance(params, Mapping) and len(named) < len(params):
             raise InputError("two parameters of one name", where="Trainer", hint="give collect_params()")
         self._all = named
+        self._used: dict[str, tuple[Any, int]] = {}  # the gradients of the last step, to know them again
+        self._stale: set[str] = set()  # what a step that ignores them leaves alone
         chosen = _optimizer(optimizer, optimizer_params or {})
         shared = Shared(1, on_store=True) if update_on_kvstore else None
         scales = Scaling() if scaling is True else scaling or None
@@ -131,7 +125,7 @@ class Trainer:
     @property
     def params(self) -> dict[str, Parameter]:
         """The parameters that learn now."""
-        return {n: p for n, p in self._all.items() if p.grad_req != "null"}
+        return {n: p for n, p in self._all.items() if p.grad_req != "null" and n not in self._stale}
 
     @property
     def optimizer(self) -> Optimizer:
@@ -186,23 +180,50 @@ class Trainer:
         if not (isinstance(former, int | float) and isinstance(now, float)):
             self._function = None  # a schedule is part of the program, which is made anew
 
-    def step(self, batch_size: int = 1) -> None:
-        """Sum the gradients of all workers, if there are several; update by their mean over `batch_size` examples. With
-        `gather` only every so many calls do; the others add this call's gradients to those that wait."""
+    def step(self, batch_size: int = 1, ignore_stale_grad: bool = False) -> None:
+        """Update by the mean of the gradients over the examples of this call: `batch_size` are those of this worker,
+        and the gradients of all are summed and divided by all of them, where there are several. With `gather` only
+        every so many calls do; the others add this call's gradients to those that wait.
+
+        Raises InputError for a parameter whose gradient nothing has written since the last step;
+        `ignore_stale_grad=True` leaves it alone in this one, as if it were frozen."""
+        with self._over_fresh(ignore_stale_grad):
+            self._take_step(batch_size)
+
+    def _take_step(self, batch_size: int) -> None:
         examples = self._together(batch_size)
         if not examples:
             return
         if self._kv is None:
-            self.update(examples)
+            self._update(examples)
             return
         self._exchange(examples)
         if self._on_store:
             self._updates += 1
         else:
-            self.update(examples * self._kv.num_workers)
+            self._update(examples * self._kv.num_workers)
         if self._compare_every and self._updates % self._compare_every == 0:
             self._compare(self._kv)
         self._kv.stepped()
+
+    @contextmanager
+    def _over_fresh(self, ignore: bool) -> Iterator[None]:
+        """Have `params` without those whose gradients are of an earlier step. Raises InputError naming them, unless
+        they are to be ignored."""
+        stale = [n for n, p in self.params.items() if _mark(p) == self._used.get(n, (None, 0))]
+        if stale and not ignore:
+            told = ", ".join(stale[:4]) + ", ..." * (len(stale) > 4)
+            raise InputError(
+                f"no backward has written the gradients of {told} since the last step",
+                where="Trainer.step",
+                hint="step(n, ignore_stale_grad=True) leaves them alone; so does grad_req = 'null', for longer",
+            )
+        self._stale = {*stale}
+        try:
+            yield
+        finally:
+            self._used |= {n: _mark(p) for n, p in self.params.items()}
+            self._stale = set()
 
     def _compare(self, kv: KVStore) -> None:
         """PeerError naming the first parameter that differs among workers, and the ranks."""
@@ -246,10 +267,15 @@ class Trainer:
             gradient = p.grad()
             gradient /= self._kv.num_workers
 
-    def update(self, batch_size: int = 1) -> None:
-        """Update by this worker's gradients. Raises InputError where the optimizer runs on the store."""
+    def update(self, batch_size: int = 1, ignore_stale_grad: bool = False) -> None:
+        """Update by this worker's gradients, of which the same holds as in `step`. Raises InputError where the
+        optimizer runs on the store."""
         if self._on_store:
             raise InputError("the optimizer runs on the store", where="Trainer.update", hint="call step()")
+        with self._over_fresh(ignore_stale_grad):
+            self._update(batch_size)
+
+    def _update(self, batch_size: int) -> None:
         params, rate = self.params, self._step.optimizer.rate
         if not params:
             return
@@ -336,7 +362,9 @@ class Trainer:
         """Workloads of the engine: those of a parameter wait for its gradient, and what reads it next waits for them.
         The first parameters are wanted first."""
         kv = self._joined_store()
-        if self._on_store and self.optimizer != self._on_store_as:
+        if not self._on_store:
+            check_sums(kv)
+        elif self.optimizer != self._on_store_as:
             raise InputError(
                 "the store steps by the lr_mult and wd_mult that parameters had at first",
                 where="Trainer.step",
@@ -422,6 +450,14 @@ class Trainer:
         self._function = None
 
 
+def _mark(p: Parameter) -> tuple[Any, int]:
+    """A mark of the gradient of a parameter, which is another one when it has been written; (None, 0) before that."""
+    grad = p.grad()
+    if isinstance(grad, RowSparse):
+        return grad._rows._var, 1
+    return (grad._var, grad._var.edition) if grad._var.edition else (None, 0)
+
+
 def _slot(slot: str, name: str) -> str:
     return f"optimizer/{slot}/{name}"
 
@@ -445,10 +481,7 @@ def _optimizer(given: Optimizer | str, params: Mapping[str, Any]) -> Optimizer:
         if params:
             raise InputError("optimizer_params beside an optimizer", where="Trainer", hint="give them to the optimizer")
         return given
-    settings = {OLD.get(n, n): v for n, v in params.items()}
-    for name in params:
-        if name in ELSEWHERE:
-            raise InputError(f"{name!r} is no setting of an optimizer", where="Trainer", hint=ELSEWHERE[name])
+    settings = {RENAMED.get(n, n): v for n, v in params.items()}
     return optimizers.create(given, **settings)
 
 

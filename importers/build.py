@@ -101,8 +101,8 @@ class Build:
     def build(self) -> Graph:
         """The whole model as a graph; nodes that could not be upgraded are in `declined`."""
         model = self.model
-        made = self._graph(model.graph, Scope(), self.name, opsets_of(model), {}, top=True)
-        return made.but(
+        graph = self._graph(model.graph, Scope(), self.name, opsets_of(model), {}, top=True)
+        return graph.but(
             doc=model.doc_string or model.graph.doc_string,
             metadata=metadata_of(model),
             opsets=opsets_of(model),
@@ -113,21 +113,21 @@ class Build:
 
     def _fresh(self, name: str) -> str:
         """A name like this one that nothing has yet."""
-        made, count = name, 0
-        while made in self._used:
+        unused, count = name, 0
+        while unused in self._used:
             count += 1
-            made = f"{name}.{count}"
-        self._used.add(made)
-        return made
+            unused = f"{name}.{count}"
+        self._used.add(unused)
+        return unused
 
     def _define(self, name: str, scope: Scope, *, top: bool = False) -> str:
         if not name:
             return ""
-        made = scope.results.get(name) or (name if top else self._fresh(scope.prefix + name))
-        scope.names[name] = made
+        result = scope.results.get(name) or (name if top else self._fresh(scope.prefix + name))
+        scope.names[name] = result
         if not scope.prefix:
-            self._file_names[made] = name
-        return made
+            self._file_names[result] = name
+        return result
 
     # Graphs
 
@@ -190,10 +190,10 @@ class Build:
         except UpgradeDeclined as reason:
             self.declined.append((where, str(reason)))
         name = f"{around.call}/{proto.name}" if around.call and proto.name else proto.name
-        made = Node(form.op, form.inputs, form.outputs, form.attrs, form.domain, name, where)
-        if made.op == "Constant" and not made.domain and isinstance(made.attrs.get("value"), np.ndarray):
-            self._constants[outputs[0]] = made.attrs["value"]
-        around.frame.nodes.append(made)
+        node = Node(form.op, form.inputs, form.outputs, form.attrs, form.domain, name, where)
+        if node.op == "Constant" and not node.domain and isinstance(node.attrs.get("value"), np.ndarray):
+            self._constants[outputs[0]] = node.attrs["value"]
+        around.frame.nodes.append(node)
 
     # Functions
 
@@ -328,17 +328,17 @@ class ImportContext:
 def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
     """Return the metadata of a file, with the fields that a graph does not have under keys of their own. The producer
     is that of the file, or, for a file of ours, the original one."""
-    said = {p.key: p.value for p in model.metadata_props}
+    props = {p.key: p.value for p in model.metadata_props}
     producer = " ".join(filter(None, (model.producer_name, model.producer_version)))
     fields = {
-        PRODUCER: said.get(PRODUCER, "") if model.producer_name == "mezzo" else producer,
+        PRODUCER: props.get(PRODUCER, "") if model.producer_name == "mezzo" else producer,
         DOMAIN: model.domain,
         MODEL_VERSION: str(model.model_version) if model.HasField("model_version") else "",
         SIGNATURE: next(
-            (p.value for p in model.graph.metadata_props if p.key == TORCH_SIGNATURE), said.get(SIGNATURE, "")
+            (p.value for p in model.graph.metadata_props if p.key == TORCH_SIGNATURE), props.get(SIGNATURE, "")
         ),
     }
-    return {**{k: v for k, v in said.items() if k not in fields}, **{k: v for k, v in fields.items() if v}}
+    return {**{k: v for k, v in props.items() if k not in fields}, **{k: v for k, v in fields.items() if v}}
 
 
 def _top_names(graph: onnx.GraphProto) -> set[str]:

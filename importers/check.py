@@ -179,18 +179,20 @@ def inferred_types(model: onnx.ModelProto) -> dict[str, Tensor]:
         done = onnx.shape_inference.infer_shapes(without_weights(model), data_prop=True)
     except Exception:  # whatever stops inference costs only precision: upgrades then take the general form
         return {}
-    found: dict[str, Tensor] = {}
+    types: dict[str, Tensor] = {}
     for info in _infos(done.graph):
         try:
-            made = type_from(info.type, "")
+            inferred = type_from(info.type, "")
         except ModelError:
             continue
-        if isinstance(made, Tensor):
-            dims = made.dims and tuple(None if isinstance(d, str) and d.startswith("unk__") else d for d in made.dims)
-            known = found.setdefault(info.name, made.of(dims))
-            if known != made.of(dims):  # two scopes use one name
-                found[info.name] = Tensor(made.dtype, None) if known.dtype is made.dtype else known.of(None)
-    return found
+        if isinstance(inferred, Tensor):
+            dims = inferred.dims and tuple(
+                None if isinstance(d, str) and d.startswith("unk__") else d for d in inferred.dims
+            )
+            known = types.setdefault(info.name, inferred.of(dims))
+            if known != inferred.of(dims):  # two scopes use one name
+                types[info.name] = Tensor(inferred.dtype, None) if known.dtype is inferred.dtype else known.of(None)
+    return types
 
 
 def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:

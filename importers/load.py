@@ -25,12 +25,12 @@ from .walk import functions_of
 
 def operators(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> list[OperatorUse]:
     """See `mezzo.importers.operators_of`."""
-    with closing(read(source, budget)) as found:
+    with closing(read(source, budget)) as opened:
         problems = Findings()
-        functions = functions_of(found.model)
-        used = measured(found.model, functions, found.name, budget, problems)
-        problems.report(found.name)
-        return operator_uses(found.model, functions, used, found.name)
+        functions = functions_of(opened.model)
+        used = measured(opened.model, functions, opened.name, budget, problems)
+        problems.report(opened.name)
+        return operator_uses(opened.model, functions, used, opened.name)
 
 
 def load(
@@ -44,27 +44,27 @@ def load(
     """See `mezzo.importers.load_onnx`; `folder` has the external data of a model that is no file, `data` those that are
     given. The large weights of a `mapped` file are views of it, at any addresses; for those who only plan programs from
     them."""
-    with closing(read(source, budget, folder)) as found:
-        if found.weights is not None:
-            found.weights.mapped = mapped
-        return _loaded(found, budget, data or ExternalData())
+    with closing(read(source, budget, folder)) as opened:
+        if opened.weights is not None:
+            opened.weights.mapped = mapped
+        return _loaded(opened, budget, data or ExternalData())
 
 
-def _loaded(found: Source, budget: Budget, data: ExternalData) -> Graph:
-    reader = TensorReader(found.name, found.folder, budget, found.weights, found.home)
-    data.put_in(found.model.graph, reader)
-    found, problems = survey(found, reader, budget)
-    problems.report(found.name)
+def _loaded(source: Source, budget: Budget, data: ExternalData) -> Graph:
+    reader = TensorReader(source.name, source.folder, budget, source.weights, source.home)
+    data.put_in(source.model.graph, reader)
+    source, problems = survey(source, reader, budget)
+    problems.report(source.name)
     if problems.early:
-        tell(found.name, problems.early)
-    check(found, changed=bool(data.values or data.files or problems.early))
-    build = Build(found.model, found.name, reader, cache(partial(inferred_types, found.model)))
+        tell(source.name, problems.early)
+    check(source, changed=bool(data.values or data.files or problems.early))
+    build = Build(source.model, source.name, reader, cache(partial(inferred_types, source.model)))
     graph = build.build()
     declined = Findings(unsupported=[(f"{where}: {reason}", "") for where, reason in build.declined])
     if declined.unsupported:
         hint = "convert the model to a newer opset first (onnx.version_converter), or export it again"
         declined.unsupported[0] = (declined.unsupported[0][0], hint)
-    declined.report(found.name)
+    declined.report(source.name)
     try:
         return graph.verify()
     except ShapeError as error:  # a call without an operand that the function's body needs, for one

@@ -19,12 +19,12 @@ def in_order(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     early = [*_early(model)]
     if not early:
         return model, []
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    _sort(made.graph.node, _given(made.graph))
-    for function in made.functions:
+    ordered = onnx.ModelProto()
+    ordered.CopyFrom(model)
+    _sort(ordered.graph.node, _given(ordered.graph))
+    for function in ordered.functions:
         _sort(function.node, {*function.input})
-    return made, early
+    return ordered, early
 
 
 def tell(where: str, early: Sequence[str]) -> None:

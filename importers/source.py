@@ -85,14 +85,14 @@ def read(
 def opened(path: Path, budget: Budget) -> BufferedReader:
     """A regular file within the budget, open for reading."""
     try:
-        found = os.stat(path)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
             inside = sorted(p.name for p in path.glob("*.onnx"))
             hint = f"open one of the files in it: {', '.join(inside[:5])}" if inside else "give the path of a file"
             raise ModelError("this is a directory, not a model file", where=str(path), hint=hint)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise ModelError("this is not a regular file", where=str(path), hint="give the path of a model file")
-        budget.check("file_bytes", found.st_size, "bytes of the model file", where=str(path))
+        budget.check("file_bytes", status.st_size, "bytes of the model file", where=str(path))
         return open(path, "rb")
     except FileNotFoundError as error:
         text = "it is a link, and there is no such file as it names" if path.is_symlink() else "there is no such file"

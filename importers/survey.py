@@ -61,26 +61,26 @@ class Findings:
 
 def survey(source: Source, reader: TensorReader, budget: Budget) -> tuple[Source, Findings]:
     """Look through a whole model. It is returned with its nodes in an order in which they can run."""
-    model, where, found = source.model, source.name, Findings()
+    model, where, findings = source.model, source.name, Findings()
     if model.ir_version > onnx.IR_VERSION:
-        found.unsupported.append(
+        findings.unsupported.append(
             (f"IR version {model.ir_version} is newer than {onnx.IR_VERSION}, the newest that the installed onnx knows",
              "update onnx, or export the model for an older version")
         )  # fmt: skip
     functions = functions_of(model)
-    used = measured(model, functions, where, budget, found)
-    if found.wrong or found.too_much:
-        return source, found  # too deep, too many, or recursive: not to be walked further
-    model, found.early = in_order(model)
+    used = measured(model, functions, where, budget, findings)
+    if findings.wrong or findings.too_much:
+        return source, findings  # too deep, too many, or recursive: not to be walked further
+    model, findings.early = in_order(model)
     functions = functions_of(model)
-    found.wrong += graph_problems(model.graph, where)
+    findings.wrong += graph_problems(model.graph, where)
     for key in used:
         body = functions[key]
         place = f"{where}: function {body.name!r}"
-        found.wrong += node_problems(body.node, set(body.input), body.output, place, frozenset())
-    _operators(operator_uses(model, functions, used, where), found)
-    _stored(model, functions, used, reader, found)
-    return replace(source, model=model), found
+        findings.wrong += node_problems(body.node, set(body.input), body.output, place, frozenset())
+    _operators(operator_uses(model, functions, used, where), findings)
+    _stored(model, functions, used, reader, findings)
+    return replace(source, model=model), findings
 
 
 # Depth and number of nodes, which bound everything that follows
@@ -91,13 +91,13 @@ def measured(
     functions: Mapping[FunctionKey, onnx.FunctionProto],
     where: str,
     budget: Budget,
-    found: Findings,
+    findings: Findings,
 ) -> list[FunctionKey]:
     """Check nesting and the number of nodes; returns the functions that are called, innermost first."""
     # protobuf hands out text that is not UTF-8 as bytes, which nothing further on expects
     garbled = [text for text in model_names(model) if not isinstance(text, str)]
     if garbled:
-        found.wrong.append((f"{garbled[0]!r} is a name, and not UTF-8", EXPORT_AGAIN))
+        findings.wrong.append((f"{garbled[0]!r} is a name, and not UTF-8", EXPORT_AGAIN))
         return []
     sizes: dict[FunctionKey, tuple[int, int]] = {}
 
@@ -129,14 +129,14 @@ def measured(
         budget.check("nesting", depth, "levels of subgraphs and function calls", where=where)
         budget.check("nodes", count, "nodes, functions expanded", where=where)
     except MezzoError as error:
-        found.add(error)
+        findings.add(error)
     return list(sizes)
 
 
 # Operators
 
 
-def _operators(uses: list[OperatorUse], found: Findings) -> None:
+def _operators(uses: list[OperatorUse], findings: Findings) -> None:
     unimported: Counter[str] = Counter()
     for use in uses:
         if use.opset is None:
@@ -144,10 +144,10 @@ def _operators(uses: list[OperatorUse], found: Findings) -> None:
         elif use.problem:
             place = f"{use.count} times, first at {use.first.partition(': ')[2]}"
             text = f"{shown(use.domain)}::{use.op} of opset {use.opset} {use.problem} ({place})"
-            found.unsupported.append((text, use.hint))
+            findings.unsupported.append((text, use.hint))
     for domain, times in unimported.items():
         text = f"{times} nodes use the domain {shown(domain)}, and the model imports no opset for it"
-        found.wrong.append((text, "add the domain to the model's opset_import"))
+        findings.wrong.append((text, "add the domain to the model's opset_import"))
 
 
 # Stored tensors
@@ -158,7 +158,7 @@ def _stored(
     functions: Mapping[FunctionKey, onnx.FunctionProto],
     used: list[FunctionKey],
     reader: TensorReader,
-    found: Findings,
+    findings: Findings,
 ) -> None:
     stored = [*tensors(model.graph), *(t for key in used for t in attribute_tensors(functions[key].node))]
     external = [t for t in stored if t.data_location == onnx.TensorProto.EXTERNAL and reader.stored(t) is None]
@@ -167,7 +167,7 @@ def _stored(
         folder = os.fspath(reader.folder or "")
         files = [f"{at!r} (for {len(names)} tensors, {names[0]!r} first)" for at, names in absent.items()]
         text = f"files of external data are missing: {', '.join(files)}"
-        found.wrong.append((f"{reader.name}: {text}", f"put them into {folder}, beside the model"))
+        findings.wrong.append((f"{reader.name}: {text}", f"put them into {folder}, beside the model"))
     for tensor in stored:
         try:
             dtype, dims = reader.declared(tensor)
@@ -175,4 +175,4 @@ def _stored(
             if elsewhere and location_of(tensor) not in absent:
                 reader.external(tensor, dtype, dims)
         except MezzoError as error:
-            found.add(error)
+            findings.add(error)

@@ -92,9 +92,9 @@ class TensorReader:
     def where(self, tensor: TensorProto) -> str:
         return f"{self.name}: tensor {tensor.name!r}" if tensor.name else f"{self.name}: a tensor"
 
-    def _short(self, tensor: TensorProto, needed: int, found: int, unit: str) -> ModelError:
+    def _short(self, tensor: TensorProto, needed: int, present: int, unit: str) -> ModelError:
         return ModelError(
-            f"dims {list(tensor.dims)} of {DType.from_onnx(tensor.data_type)} need {needed} {unit}, here are {found}",
+            f"dims {list(tensor.dims)} of {DType.from_onnx(tensor.data_type)} need {needed} {unit}, here are {present}",
             where=self.where(tensor),
             hint=NOT_WHOLE,
         )
@@ -108,10 +108,10 @@ class TensorReader:
             return _unpack(data, count, dtype).reshape(dims)
         return data.view(dtype.numpy).reshape(dims)
 
-    def _check_size(self, tensor: TensorProto, found: int, dtype: DType, dims: tuple[int, ...]) -> None:
+    def _check_size(self, tensor: TensorProto, present: int, dtype: DType, dims: tuple[int, ...]) -> None:
         needed = -(-math.prod(dims) * dtype.bits // 8)
-        if found != needed:
-            raise self._short(tensor, needed, found, "bytes")
+        if present != needed:
+            raise self._short(tensor, needed, present, "bytes")
 
     def stored(self, tensor: TensorProto) -> int | None:
         """The place of a tensor's bytes in the model's own file; None if they lie elsewhere."""
@@ -223,15 +223,15 @@ class TensorReader:
                 f"its external data cannot be read: {error}", where=where, hint="put the file beside the model"
             ) from error
         with opened as file:
-            found = os.fstat(file.fileno())
-            if found.st_nlink > 1:
+            status = os.fstat(file.fileno())
+            if status.st_nlink > 1:
                 raise ModelError(
                     f"{location!r} has other hard links, so it may be a file from elsewhere",
                     where=where,
                     hint="copy the file of external data instead of linking it",
                 )
-            self.budget.check("file_bytes", found.st_size, f"bytes of {location!r}", where=where)
-            if not found.st_size:
+            self.budget.check("file_bytes", status.st_size, f"bytes of {location!r}", where=where)
+            if not status.st_size:
                 self._files[location] = np.zeros(0, np.uint8)
             else:
                 self._files[location] = np.memmap(file, np.uint8, "r").view(np.ndarray)
@@ -306,16 +306,16 @@ def _unpack(data: np.ndarray[Any, Any], count: int, dtype: DType) -> np.ndarray[
         signed = parts.astype(np.int8)
         if dtype.signed:
             signed[signed >= 2 ** (dtype.bits - 1)] -= 2**dtype.bits
-        made: np.ndarray[Any, Any] = signed.astype(dtype.numpy)
+        elements: np.ndarray[Any, Any] = signed.astype(dtype.numpy)
     else:
-        made = parts.view(dtype.numpy)  # ml_dtypes keeps a float4 in the low bits of its byte
-    return made
+        elements = parts.view(dtype.numpy)  # ml_dtypes keeps a float4 in the low bits of its byte
+    return elements
 
 
 def _text(entries: Sequence[bytes], dims: tuple[int, ...], where: str) -> np.ndarray[Any, Any]:
-    made = np.empty(len(entries), object)
+    strings = np.empty(len(entries), object)
     try:
-        made[:] = [e.decode("utf-8") for e in entries]
+        strings[:] = [e.decode("utf-8") for e in entries]
     except UnicodeDecodeError as error:
         raise ModelError("a string is not UTF-8", where=where, hint=NOT_WHOLE) from error
-    return made.reshape(dims)
+    return strings.reshape(dims)

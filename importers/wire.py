@@ -57,11 +57,11 @@ class StoredWeights:
             if view.size != self.lengths[place]:
                 raise self._cut()
             return view
-        made = np.empty(self.lengths[place], np.uint8)
+        content = np.empty(self.lengths[place], np.uint8)
         self.file.seek(place)
-        if self.file.readinto(made.data) != made.nbytes:
+        if self.file.readinto(content.data) != content.nbytes:
             raise self._cut()
-        return made
+        return content
 
     def _cut(self) -> ModelError:
         return ModelError("the file was cut short while it was read", where=self.name, hint="load it again")
@@ -152,8 +152,8 @@ def _rewritten(fields: _Fields, weights: StoredWeights, number: int, least: int,
     """Return a message whose messages of this number, and of at least so many bytes, are rewritten."""
     parts: list[bytes] = []
     while fields:
-        found, kind, head, length = fields.next()
-        if found == number and kind == BYTES and length >= least:
+        field_number, kind, head, length = fields.next()
+        if field_number == number and kind == BYTES and length >= least:
             begin = weights.file.tell()
             parts += _message(number, rewrite(_Fields(weights.file, begin, begin + length), weights))
             fields.skip()

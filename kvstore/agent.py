@@ -12,14 +12,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 
 from ..ops.errors import MezzoError, PeerError
-from .environment import Environment
+from ..runtime.environment import switch
+from .environment import LASTS, Environment
 from .host.group import Group, resign
-from .host.mesh import called, join
+from .host.mesh import Mesh, called, join
 from .link import Link
 from .loop import Loop
 from .member import Member
@@ -27,6 +30,7 @@ from .protocol.messages import SEE, Report
 from .protocol.pace import EVERY
 
 STARTING = 30.0  # seconds that an agent may take to start, at least
+ALONE = 0.1  # seconds between looks whether anybody is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,13 @@ def start(environment: Environment, place: ServedHost) -> int:
     """Start the agent of this host; its process number."""
     given = {**os.environ, **environment.as_role("worker").variables()}
     command = [sys.executable, "-m", "mezzo.kvstore.agent", json.dumps(asdict(place)), str(os.getpid())]
-    return os.posix_spawn(sys.executable, command, given)
+    held = switch(LASTS)
+    if held:
+        os.set_inheritable(int(held), True)
+    pid = os.posix_spawn(sys.executable, command, given)
+    if held:
+        os.set_inheritable(int(held), False)  # nothing else that the script starts has it
+    return pid
 
 
 def ended(pid: int) -> bool:
@@ -66,8 +76,9 @@ def serve(environment: Environment, place: ServedHost, orphaned: Callable[[], bo
         patience = max(environment.deadline, STARTING)
         mesh = join(place.name, me, called(place.ranks, agent=True), patience, partial(_look, orphaned))
         try:
-            member = Member(loop, environment, "agent", gathering=place.gathering)
-            link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
+            with _ends_alone(mesh, orphaned):
+                member = Member(loop, environment, "agent", gathering=place.gathering)
+                link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
         except MezzoError as problem:
             reason = f"{problem.where}: {problem.message}"
             resign(mesh, reason)
@@ -95,6 +106,24 @@ def serve(environment: Environment, place: ServedHost, orphaned: Callable[[], bo
         loop.close()
     if error is not None:
         raise error
+
+
+@contextmanager
+def _ends_alone(mesh: Mesh, orphaned: Callable[[], bool]) -> Iterator[None]:
+    """End this process as soon as all workers of the host have: they were done before it had met the servers, which
+    may be gone as well, and would be waited for."""
+    met = threading.Event()
+
+    def watch() -> None:
+        while not met.wait(ALONE):
+            if orphaned() and mesh.alone:
+                os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        met.set()
 
 
 def _look(orphaned: Callable[[], bool]) -> None:

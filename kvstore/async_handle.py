@@ -11,6 +11,7 @@ from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, Workload, engine
 
 if TYPE_CHECKING:
+    from .pace import Pace
     from .ticket import Ticket
 
 
@@ -97,6 +98,13 @@ class Handle:
         for ticket in self._tickets:
             with suppress(MezzoError):
                 (ticket.work if isinstance(ticket, AsyncHandle) else ticket).wait()
+
+
+def settled(pace: Pace, handles: Sequence[AsyncHandle | None]) -> None:
+    """Wait until operations that the engine starts have ended, with all before them on their keys."""
+    for handle in handles:
+        if handle is not None:
+            pace.wait(handle)
 
 
 def _wait(ticket: Ticket | AsyncHandle) -> Array:

@@ -67,6 +67,12 @@ class DistStore(HostStore):
     # -- all together
 
     def barrier(self) -> None:
+        uplink, opened = self._link.uplink, -1
+        # Nobody waits for a push: what follows a barrier shall find it on the servers, where it may be said again too.
+        while self._link.newest and opened != uplink.opened:
+            opened = uplink.opened
+            self.group.wait(lambda: not uplink.sending, "pushes before a barrier")
+            self._request(m.ServerStats())
         self._stand("barrier")
 
     def _stand(self, name: str, given: Any = None) -> None:
@@ -130,6 +136,7 @@ class DistStore(HostStore):
         self._configure(rule)
 
     def _configure(self, rule: UpdateRule) -> None:
+        rule.check_rate(self._levels.between.by_staleness, f"set_optimizer in {self.kind}, rank {self.rank}")
         scalars = flat(rule.data)
         self._stand("set_optimizer", scalars)  # no round is open
         kind = str(scalars.pop("kind"))

@@ -19,6 +19,7 @@ torchrun, Open MPI and Slurm tell stands for them (`schedulers.py`).
 | MEZZO_KV_GRACE | seconds for which a server that is started again may be away | 0: its end is that of the job |
 | MEZZO_KV_REJOIN | seconds in which all meet again, another in the place of a worker that died | 0: that ends the job |
 | MEZZO_KV_KEPT | descriptor of a file without a name, in which a server keeps what must outlive it | none |
+| MEZZO_KV_LASTS | descriptor that the agent of a host holds open: who has the other end learns when it is gone | none |
 | MEZZO_INCARNATION | how often this process was started again in its place | 0 |
 | MEZZO_JOB_KEY | the secret of the job: where one process has it, every connection proves it at both ends | none |
 | MEZZO_JOB_KEY_FILE | a file with that secret, which nobody but its owner may read | none |
@@ -45,11 +46,9 @@ ROLES: tuple[str, ...] = get_args(Role)
 LOOPBACK = schedulers.LOOPBACK
 DEADLINE = 120.0
 TICK = 0.025  # seconds between looks at the clock, at most
-# A wait goes on beyond its deadline where somebody else may know better who is missing: the workers of a host of each
-# other, then servers of hosts (which they ask), then who speaks to servers of these, and then the others on its host.
-BEHIND_HOSTS, BEHIND_SERVERS, BEHIND_SPEAKERS = 1, 2, 3
 ATTEMPT = "MEZZO_ATTEMPT"  # variable of a launcher: how many times the job was begun before
 INCARNATION = "MEZZO_INCARNATION"  # variable of a launcher
+LASTS = "MEZZO_KV_LASTS"  # variable of a launcher
 MOST = 1 << 16  # workers or servers of one job
 _T = TypeVar("_T")
 
@@ -173,16 +172,6 @@ class Environment:
 def present(given: Mapping[str, str] | None = None) -> bool:
     """True if a launcher has set any variable of the contract, or told the same in its own."""
     return any(name.startswith("DMLC_") for name in schedulers.told(os.environ if given is None else given))
-
-
-def beyond(deadline: float, behind: int) -> float:
-    """Return the seconds that a wait of one of `BEHIND_*` goes on beyond its deadline. The longer the deadline, the
-    busier the processes may be that are asked meanwhile.
-
-    >>> beyond(1.0, BEHIND_HOSTS), beyond(5.0, BEHIND_SERVERS), beyond(120.0, BEHIND_SPEAKERS)
-    (0.15, 1.0, 3.0)
-    """
-    return behind * min(max(0.15, deadline / 10), 1.0)
 
 
 def deadline() -> float:

@@ -170,7 +170,7 @@ class _Caller:
             except BlockingIOError:
                 return
             except TlsError as error:
-                self._end(str(error), h.SAME_TLS)
+                self._end(str(error), error.hint)
             except OSError as error:
                 self.broke(str(error))
             else:
@@ -227,7 +227,7 @@ def enter(
             why = f"the handshake has not ended within {deadline:g} s"
             raise DeadlineError(why, where=where, hint="is this the right port?") from error
         except TlsError as error:
-            raise PeerError(str(error), where=where, hint=h.SAME_TLS) from error
+            raise PeerError(str(error), where=where, hint=error.hint) from error
         except MezzoError as error:
             error.at(where)
             raise

@@ -31,7 +31,8 @@ from .protocol.messages import SetOptimizer
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PAGE = mmap.ALLOCATIONGRANULARITY  # bytes: records begin at multiples
 ALIGN = 64  # bytes: buffers begin at multiples
-VERSION, UPDATES, ERA, APPLIED, COUNTS = range(5)  # words of a buffer; counts of each rank follow
+VERSION, UPDATES, ERA, APPLIED, COUNTS = range(5)  # words of a buffer; those of each rank follow
+PER_RANK = 3  # words: pushes that count, gradients of rows, updates that the value had when this rank read it
 RUNNING, KEY, UNIT, ROWS, RANK, NUMBER, AT = range(7)  # words of a change of rows that is written down
 
 
@@ -90,7 +91,7 @@ class KeptKey:
         return int(self.words[0]) & 1
 
     def _at(self, buffer: int) -> int:
-        return 1 + buffer * (COUNTS + 2 * self.ranks)
+        return 1 + buffer * (COUNTS + PER_RANK * self.ranks)
 
     def word(self, which: int, buffer: int | None = None) -> int:
         return int(self.words[self._at(self.now if buffer is None else buffer) + which])
@@ -112,6 +113,18 @@ class KeptKey:
     def set_rows(self, rank: int, number: int) -> None:
         self.set_here(COUNTS + self.ranks + rank, number)
 
+    def set_read(self, rank: int, updates: int) -> None:
+        self.set_here(COUNTS + 2 * self.ranks + rank, updates)
+
+    def set_reads(self, updates: int) -> None:
+        """All ranks have read the value after so many updates."""
+        for rank in range(self.ranks):
+            self.set_read(rank, updates)
+
+    def reads(self) -> dict[int, int]:
+        at = self._at(self.now) + COUNTS + 2 * self.ranks
+        return dict(enumerate(self.words[at : at + self.ranks].tolist()))
+
     def apply_in_part(self, count: int) -> None:
         """So many bytes of the other buffer are final."""
         store(self.words, self._at(1 - self.now) + APPLIED, count)
@@ -124,7 +137,7 @@ class KeptKey:
     def commit(self, version: int, updates: int, era: int, counts: Mapping[int, int]) -> None:
         """The other buffer is complete: it counts from now on, with these numbers."""
         here, there = self._at(self.now), self._at(1 - self.now)
-        words, count = self.words, COUNTS + 2 * self.ranks
+        words, count = self.words, COUNTS + PER_RANK * self.ranks
         words[there + COUNTS : there + count] = words[here + COUNTS : here + count]
         words[there + VERSION], words[there + UPDATES], words[there + ERA] = version, updates, era
         for rank, count in counts.items():
@@ -168,7 +181,7 @@ class Kept:
         match about["is"]:
             case "key":
                 shard = Shard(about["name"], about["dtype"], tuple(about["shape"]), about["lo"], about["hi"])
-                count = 1 + 2 * (COUNTS + 2 * self._ranks)
+                count = 1 + 2 * (COUNTS + PER_RANK * self._ranks)
                 first = rounded(8 * count, ALIGN)
                 second = first + rounded(shard.nbytes, ALIGN)
                 rooms = (room[first : first + shard.nbytes], room[second : second + shard.nbytes])
@@ -211,13 +224,13 @@ class Kept:
         """Take the buffers of a new key of that number, which this rank has declared; nothing if it has them."""
         if key in self.keys:
             return
-        words = 1 + 2 * (COUNTS + 2 * self._ranks)
+        words = 1 + 2 * (COUNTS + PER_RANK * self._ranks)
         size = rounded(8 * words, ALIGN) + 2 * rounded(shard.nbytes, ALIGN)
 
         def fill(room: Bytes) -> None:
             numbers = file_words(room, words)
             numbers[:] = 0
-            numbers[1 + VERSION] = numbers[1 + COUNTS + 2 * self._ranks + VERSION] = -1
+            numbers[1 + VERSION] = numbers[1 + COUNTS + PER_RANK * self._ranks + VERSION] = -1
 
         about = {"is": "key", "number": key, "name": shard.name, "dtype": shard.dtype, "shape": shard.shape}
         self._append({**about, "lo": shard.lo, "hi": shard.hi, "rank": rank}, size, fill)
@@ -257,6 +270,12 @@ class Kept:
     def updates(self, key: KeptKey) -> int:
         """Updates of a key by the optimizer that there is now."""
         return key.word(UPDATES) if key.word(ERA) == self.era else 0
+
+    def reads(self, key: KeptKey) -> dict[int, int]:
+        """By rank the updates of a key, by that optimizer, when it read the value."""
+        if key.word(ERA) != self.era:  # it may be that they were to be cleared
+            key.set_reads(0)
+        return key.reads()
 
     def set_updates(self, key: KeptKey, updates: int) -> None:
         key.set_here(UPDATES, updates)

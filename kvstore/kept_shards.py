@@ -38,8 +38,8 @@ class KeptShards(Shards):
 
     _held: dict[int, KeptHeld]  # type: ignore[assignment]
 
-    def __init__(self, keys: Keys, budget: Budget, kept: Kept) -> None:
-        super().__init__(keys, budget)
+    def __init__(self, keys: Keys, budget: Budget, kept: Kept, by_staleness: bool = False) -> None:
+        super().__init__(keys, budget, by_staleness)
         self._kept = kept
         self.budget.take(kept.changes, "changed rows")
         for key in kept.keys.values():
@@ -76,7 +76,7 @@ class KeptShards(Shards):
         value, other = (Room(shard, dtype, kept.rooms[at]) for at in (kept.now, 1 - kept.now))
         held = KeptHeld(shard, shard.nbytes, dtype, value, other, key=key, kept=kept, other=other)
         held.step, held.applied, held.rows = kept.word(VERSION), kept.applied, kept.rows()
-        held.updates = self._kept.updates(kept)
+        held.updates, held.reads = self._kept.updates(kept), self._kept.reads(kept)
         self._held[key] = held
         return held
 
@@ -141,6 +141,12 @@ class KeptShards(Shards):
         assert isinstance(held, KeptHeld)
         return held.other if held.applied and step > held.step else held.value
 
+    def read(self, key: int, rank: int) -> None:
+        super().read(key, rank)
+        if self._by_staleness:
+            held = self._held[key]
+            held.kept.set_read(rank, held.updates)
+
     def _rows_stepped(self, held: Held, tables: States, changed: ChangedRows, rank: int, number: int) -> None:
         assert isinstance(held, KeptHeld)
         room = self._kept.lacking([changed.at, *changed.parts.values()])
@@ -156,6 +162,7 @@ class KeptShards(Shards):
         super().set_rule(rule, given)
         for held in self._held.values():
             held.sides = ({}, {})
+            held.kept.set_reads(0)
             self._set_apart(held)
 
     def _states(self, held: Held) -> States:
@@ -169,3 +176,4 @@ class KeptShards(Shards):
         super().load_states(key, about, data)
         held = self._held[key]
         self._kept.set_updates(held.kept, held.updates)
+        held.kept.set_reads(held.updates)

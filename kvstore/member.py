@@ -68,7 +68,7 @@ class Member:
         try:
             rank = m.NOBODY if environment.rank is None else environment.rank
             about = (rank, 0, environment.incarnation, address, consistency, self.deadline, gathering)
-            self.say(m.Hello(role, environment.host, *about))
+            self.say(m.Hello(role, environment.host, *about, environment.workers, environment.servers))
             if role in ("server", "agent"):
                 self._beat()
             # the scheduler names who is missing at the deadline; this is for one that is silent
@@ -187,9 +187,9 @@ class Member:
             case m.Gather(number, _, reason):
                 self.gathering, self._told = number, True
                 self.fail(PeerError(reason, where=self.name))
-            case m.Failed(_, reason):
+            case m.Failed(reason=reason, hint=hint):
                 self._told = True
-                self.fail(PeerError(reason, where=self.name, hint=m.SEE))
+                self.fail(PeerError(reason, where=self.name, hint=hint or m.SEE))
             case m.Refused(reason, hint):
                 self._told = True
                 self.fail(PeerError(reason, where=self.name, hint=hint))

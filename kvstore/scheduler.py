@@ -19,6 +19,7 @@ from .protocol import membership as machine
 from .protocol.messages import NOBODY, Bye, Failed, Hello, Overview, Report
 from .stream import Frame, Stream
 
+LATE = 10.0  # seconds in which those that are on their way hear what does not fit together
 TICK = 0.1  # seconds between looks at the clock: less than what others wait behind the deadline of a barrier
 
 
@@ -42,7 +43,7 @@ class Scheduler:
         self._greeted: set[Stream] = set()
         self._lookers: set[Stream] = set()  # that ask without a Hello: nobody waits for them
         self._ended: machine.End | None = None
-        self._peers = 0
+        self._peers = self._late = 0  # connections; of those that said Hello when the job had ended
         self._told = Told("scheduler")
         self._gate = Gate(
             self._loop, listen(environment.root), environment, SCHEDULER, self._opened, self._refused, identity
@@ -53,10 +54,10 @@ class Scheduler:
         try:
             self._tick()
             self._loop.run(lambda: self._ended is not None)
-            self._drain(5.0)
+            assert self._ended is not None
+            self._drain(LATE if self._ended.late else 5.0, self._ended.late)
         finally:
             self.close()
-        assert self._ended is not None
         return self._ended.failure
 
     def close(self) -> None:
@@ -84,6 +85,7 @@ class Scheduler:
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
         if isinstance(frame.message, Hello):
             self._greeted.add(stream)
+            self._late += self._ended is not None
         elif stream not in self._greeted:
             self._lookers.add(stream)
         if isinstance(frame.message, Report | Overview):  # what they tell is of a time
@@ -126,12 +128,12 @@ class Scheduler:
         self._closing.add(stream)
         stream.finish()
 
-    def _drain(self, seconds: float) -> None:
-        """Let the last words leave, and wait for the others to close."""
+    def _drain(self, seconds: float, late: int) -> None:
+        """Let the last words leave, and wait for the others to close; and for so many that have not come yet."""
         end = time.monotonic() + seconds
         for stream in tuple(self._numbers):  # what cannot be reached is gone at once
             self._part_from(stream)
-        while self._numbers.keys() - self._lookers and time.monotonic() < end:
+        while (self._numbers.keys() - self._lookers or self._late < late) and time.monotonic() < end:
             self._loop.step(0.1)
 
     def _part_from(self, stream: Stream) -> None:
@@ -146,4 +148,5 @@ def serve(environment: Environment) -> None:
     """Be the scheduler of a job until it ends. Raises ExecutionError if it fails."""
     failure = Scheduler(environment).run()
     if failure is not None:
-        raise ExecutionError(failure.reason, where=f"the job at {environment.root[0]}:{environment.root[1]}")
+        where = f"the job at {environment.root[0]}:{environment.root[1]}"
+        raise ExecutionError(failure.reason, where=where, hint=failure.hint)

@@ -18,7 +18,7 @@ import numpy as np
 from ..ops.errors import MezzoError, PeerError, WireError
 from . import lent, tls, wire
 from .address import describe, listen, written
-from .environment import BEHIND_HOSTS, TICK, Environment, beyond
+from .environment import TICK, Environment
 from .gate import Gate, Told
 from .gate import server as at
 from .held import HeldBack
@@ -35,6 +35,7 @@ from .protocol import serving as s
 from .protocol.keys import Keys, element
 from .protocol.pace import EVERY
 from .protocol.rounds import Rounds
+from .protocol.waits import BEHIND_HOSTS, beyond
 from .shards import Budget, Shards
 from .stream import Frame, Stream
 from .updater import UpdateRule, nested
@@ -49,9 +50,8 @@ class Server:
         self._loop = Loop()
         self._peers: dict[Stream, Peer] = {}
         self._speakers: dict[tuple[int, int], Peer] = {}  # by rank and lane
-        self._arrivals = 0
         self._events: deque[s.Event] = deque()
-        self._busy = False
+        self._busy, self._arrivals = False, 0
         self._announcing: Peer | None = None  # whose push the machine is told of
         self._payload: memoryview | None = None  # of that push, where it is here
         self._due: deque[Stream] = deque()
@@ -75,9 +75,8 @@ class Server:
         self._shards = self._taken(environment, self._levels.speakers(welcome))
         self._packed_values = PackedValues(self._shards, again=environment.incarnation > 0)
         self._rounds = Rounds(
-            range(self._levels.speakers(welcome)), self._levels.between, environment.deadline,
-            answers=beyond(environment.deadline, BEHIND_HOSTS),
-            names=self._levels.names(welcome), left=self._shards.left,
+            range(self._levels.speakers(welcome)), self._levels.between, environment.deadline, left=self._shards.left,
+            answers=beyond(environment.deadline, BEHIND_HOSTS), names=self._levels.names(welcome),
         )  # fmt: skip
         self._go_on()
         self._told_deadlines: list[float] = []
@@ -87,9 +86,9 @@ class Server:
         """The memory of this server; with what it had committed where it is started again."""
         budget = Budget(environment.most_bytes)
         if environment.kept is None:
-            return Shards(self._keys, budget)
+            return Shards(self._keys, budget, self._levels.between.by_staleness)
         kept = Kept(MemoryFile(environment.kept), ranks, self._member.welcome.gathering)
-        return KeptShards(self._keys, budget, kept)
+        return KeptShards(self._keys, budget, kept, self._levels.between.by_staleness)
 
     def _go_on(self) -> None:
         """Tell the machine what was committed."""
@@ -478,7 +477,7 @@ class Server:
         wire.check(frame.header, self._keys)
         if len(payload) % 8:
             raise WireError(f"{len(payload)} bytes of slices", where=peer.name)
-        data = self._shards.slices(message.key, np.frombuffer(payload, np.int64), message.width)
+        data = self._shards.slices(message.key, np.frombuffer(payload, np.int64), message.width, message.rank)
         peer.stream.send(wire.encode(message, len(data)), data)
 
     def _gone(self, peer: Peer) -> None:
@@ -559,6 +558,7 @@ class Server:
     def _send(self, i: s.Send) -> None:
         if i.hi == self._keys[i.key].nbytes:
             self._held.answered(i.rank, i.key)
+            self._shards.read(i.key, i.rank)
         peer = self._speakers.get((i.rank, i.lane))
         if peer is None:
             return

@@ -100,6 +100,12 @@ class Held:
     states: dict[str, Array] = field(default_factory=dict[str, Array])
     updates: int = 0  # whole steps that the optimizer has made
     rows: dict[int, int] = field(default_factory=dict[int, int])  # by rank: gradients of rows that were stepped
+    loaded: int = 0  # updates that the value had when states were loaded, which all have read
+    reads: dict[int, int] = field(default_factory=dict[int, int])  # by rank: updates of the value that it has read
+
+    def staleness(self, rank: int) -> int:
+        """Updates that the value has had since this rank read it."""
+        return self.updates - self.reads.get(rank, self.loaded)
 
     def elements(self, room: Room, lo: int, hi: int) -> Array:
         """The bytes [lo, hi) of the value or of the sum."""
@@ -111,8 +117,8 @@ class Held:
 class Shards:
     """All keys of a server."""
 
-    def __init__(self, keys: Keys, budget: Budget) -> None:
-        self.keys, self.budget = keys, budget
+    def __init__(self, keys: Keys, budget: Budget, by_staleness: bool = False) -> None:
+        self.keys, self.budget, self._by_staleness = keys, budget, by_staleness
         self.optimizer: SetOptimizer | None = None
         self._rule: UpdateRule | None = None
         self._blocks = Blocks(budget)
@@ -239,13 +245,14 @@ class Shards:
         held = self._held[key]
         if rank is not None:
             whole = self._rule is not None and not self._rule.elementwise
+            stale = held.staleness(rank) if self._by_staleness else 0
             for at, piece in self._taken(held, rank, lo, hi):
                 if whole:
                     held.elements(held.sum, at, at + piece.size)[...] = piece.view(held.dtype)
                 else:
-                    self._change(held, at, piece.view(held.dtype), how)
+                    self._change(held, at, piece.view(held.dtype), how, stale)
             if whole:
-                self._change(held, lo, held.elements(held.sum, lo, hi), how)
+                self._change(held, lo, held.elements(held.sum, lo, hi), how, stale)
             self._applied(held, step, how, rank)
             return
         self._settle(held, hi)
@@ -283,14 +290,14 @@ class Shards:
         parts = {slot: state[lo // size : hi // size] for slot, state in states.items()}
         return held.elements(held.value, lo, hi), parts
 
-    def _change(self, held: Held, lo: int, operand: Array, how: str) -> None:
+    def _change(self, held: Held, lo: int, operand: Array, how: str, stale: int = 0) -> None:
         value, states = self._target(held, lo, lo + operand.nbytes, how)
         if how == "add":
             np.add(value, operand, out=value)
             return
         assert self._rule is not None
         begin = (held.shard.lo + lo) // held.dtype.itemsize
-        self._rule.step(held.shard.name, held.updates, value, operand, states, begin)
+        self._rule.step(held.shard.name, held.updates, value, operand, states, begin, stale)
 
     def _states(self, held: Held) -> dict[str, Array]:
         """The optimizer states of a shard, taken when they are first needed."""
@@ -308,15 +315,21 @@ class Shards:
     def _source(self, held: Held, step: int) -> Room:
         return held.sum if held.adopting and step > held.step else held.value
 
-    def slices(self, key: int, starts: Array, width: int) -> memoryview:
-        """Slices of so many bytes of the value, one after the other. Raises WireError where they do not lie in it, cut
-        elements, or are more than a frame."""
+    def read(self, key: int, rank: int) -> None:
+        """This rank gets the value as it is now."""
+        held = self._held[key]
+        held.reads[rank] = held.updates
+
+    def slices(self, key: int, starts: Array, width: int, rank: int = 0) -> memoryview:
+        """Slices of so many bytes of the value, one after the other, which this rank gets. Raises WireError where
+        they do not lie in it, cut elements, or are more than a frame."""
         held = self._held[key]
         size, last = held.dtype.itemsize, held.nbytes - width
         if len(starts) * width > FRAME or width % size or last < 0:
             raise WireError(f"{len(starts)} slices of {width} bytes", where=f"key {held.shard.name!r}")
         if len(starts) and (int(starts.min()) < 0 or int(starts.max()) > last or (starts % size).any()):
             raise WireError(f"slices of {width} bytes outside of {held.nbytes}", where=f"key {held.shard.name!r}")
+        self.read(key, rank)
         windows = np.lib.stride_tricks.sliding_window_view(held.value.array, width // size)
         found: memoryview = windows[starts // size].reshape(-1).view(np.uint8).data
         return found
@@ -348,7 +361,8 @@ class Shards:
         rows = np.frombuffer(data, dtype, offset=8 * count).reshape(count, *shape[1:])
         begin = held.shard.lo // dtype.itemsize
         tables = {"": held.value.array, **self._states(held)}
-        changed = self._rule.step_rows(held.shard.name, held.updates, tables, (ids, rows), begin, first)
+        stale = held.staleness(rank) if self._by_staleness else 0
+        changed = self._rule.step_rows(held.shard.name, held.updates, tables, (ids, rows), begin, first, stale)
         self._rows_stepped(held, tables, changed, rank, number)
 
     def _rows_stepped(self, held: Held, tables: dict[str, Array], changed: ChangedRows, rank: int, number: int) -> None:
@@ -368,7 +382,8 @@ class Shards:
         self._rule, self.optimizer = rule, given
         for held in self._held.values():
             self.budget.taken -= sum(state.nbytes for state in held.states.values())
-            held.states, held.updates = {}, 0
+            held.states, held.updates, held.loaded = {}, 0, 0
+            held.reads.clear()
 
     def states(self, key: int) -> tuple[Described, list[bytes]]:
         """Names, types and shapes of a shard's states, and their bytes; the number of updates is the last."""
@@ -392,7 +407,8 @@ class Shards:
         for array in mine.values():
             array.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8, array.nbytes, at)
             at += array.nbytes
-        held.updates = int(mine[UPDATES])
+        held.updates = held.loaded = int(mine[UPDATES])
+        held.reads.clear()
 
 
 def element_of(array: Array) -> DType:

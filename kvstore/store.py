@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
@@ -20,7 +19,8 @@ from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
 from ..runtime.engine.waited import timed
-from .async_handle import AsyncHandle, Handle
+from .async_handle import AsyncHandle, Handle, settled
+from .at_exit import closed
 from .backend import Backend
 from .local import OF_ONE
 from .on_gpus import HostCopies, copy_back, host_copies, to_host
@@ -330,7 +330,9 @@ class KVStore:
     # -- all together
 
     def barrier(self) -> None:
-        """Return when every worker is here. Raises DeadlineError that names who is not."""
+        """Return when every worker is here: pulls find what was pushed before. A DeadlineError names who is not."""
+        if {*self.consistency} != {"sequential"}:  # there pulls wait for the pushes of all anyway
+            settled(self._pace, [d.later for d in [*self._declared.values()]])
         self._pace.wait_for_others(self._backend.barrier)
 
     def stats(self) -> Stats:
@@ -378,16 +380,15 @@ class KVStore:
         self._begin()
 
     def close(self) -> None:
-        """Leave the store. The other workers may go on with what needs nothing from this one."""
+        """Leave the store, as the end of the process does. Others may go on with what needs nothing from this one."""
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._closed = True
+        closed(self)
         self._declared.clear()
         self._backend.close(error)
 
@@ -500,8 +501,6 @@ class KVStore:
                 where=where,
             )
         return rows.astype(np.int64)
-
-    # -- rows
 
     def _rows_given(self, declared: Declared, given: Rows, verb: str) -> Rows:
         """Return some rows of a value, checked."""

@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 from ..ops.errors import InputError, MissingPackage
 from . import secret
 from .environment import Environment, local
+from .protocol.handshake import SAME_TLS
 
 RAW = 64 << 10  # bytes that are received at once: what is copied from here to there stays in the cache
 SHAKING = 16 << 10  # bytes of a flight, while the other end is not known
@@ -29,12 +30,17 @@ AT_MOST = 64 << 10  # bytes that it may send until TLS is established
 AT_ONCE = 64 << 10  # bytes that are encrypted before they are given to the kernel
 SENT = 1 << 20  # bytes of one call of `sendmsg`, at most
 _T = TypeVar("_T")
+CERTIFICATES = "every process needs a certificate of the authority in MEZZO_TLS_CA that is valid now, and a right clock"
 HEAD = 5  # bytes before a record, of which the last two are its length
 RECORD = 16 << 10  # bytes of the longest record: what is shorter travels as one
 
 
 class TlsError(ConnectionError):
-    """A connection has ended because of what TLS found."""
+    """A connection has ended because of what TLS found; `hint` says what to do."""
+
+    def __init__(self, reason: str, hint: str = SAME_TLS) -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ def _context(protocol: int) -> ssl.SSLContext:
 def _trust(context: ssl.SSLContext, environment: Environment) -> None:
     """With an authority, both ends demand a certificate of it."""
     if environment.tls_ca:
+        _read(environment.tls_ca, "MEZZO_TLS_CA")
         _try("MEZZO_TLS_CA", lambda: context.load_verify_locations(environment.tls_ca))
         context.verify_mode = ssl.CERT_REQUIRED
 
@@ -111,19 +118,31 @@ def _load(context: ssl.SSLContext, environment: Environment) -> bytes:
     """Load the certificate that is given; its digest."""
     secret.read_private(environment.tls_key, "MEZZO_TLS_KEY", "give the private key of MEZZO_TLS_CERT", 1 << 20)
 
+    chain = _read(environment.tls_cert, "MEZZO_TLS_CERT")
+
     def load() -> bytes:
         context.load_cert_chain(environment.tls_cert, environment.tls_key, password=_no_password)
-        with open(environment.tls_cert, "rb") as file:
-            return _digest(file.read())
+        return _digest(chain)
 
     return _try("MEZZO_TLS_CERT and MEZZO_TLS_KEY", load)
+
+
+def _read(path: str, where: str) -> bytes:
+    """Read a file. Raises InputError that names it: OpenSSL's errors do not."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20)
+    except OSError as error:
+        raise InputError(f"{path!r} cannot be read: {error.strerror}", where=where, hint="see the path") from error
 
 
 def _try(where: str, call: Callable[[], _T]) -> _T:
     try:
         return call()
     except (OSError, ValueError) as error:  # of which SSLError is one
-        raise InputError(f"they cannot be used: {error}", where=where, hint="give files in the PEM format") from error
+        mixed = getattr(error, "reason", "") == "KEY_VALUES_MISMATCH"
+        hint = "give the private key that the certificate was made with" if mixed else "give files in the PEM format"
+        raise InputError(f"they cannot be used: {error}", where=where, hint=hint) from error
 
 
 def _no_password() -> str:
@@ -138,8 +157,8 @@ def _digest(chain: bytes) -> bytes:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).digest()
 
 
-def _made() -> tuple[bytes, bytes]:
-    """A certificate that signs itself, and its private key, both PEM."""
+def _made(since: int = 2020, until: int = 2120) -> tuple[bytes, bytes]:
+    """A certificate that signs itself, of these years, and its private key, both PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -160,8 +179,8 @@ def _made() -> tuple[bytes, bytes]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime(2020, 1, 1))  # it lives as long as its process; clocks of hosts need not agree
-        .not_valid_after(datetime(2120, 1, 1))
+        .not_valid_before(datetime(since, 1, 1))  # it lives as long as its process; clocks of hosts need not agree
+        .not_valid_after(datetime(until, 1, 1))
         .sign(key, hashes.SHA256())
     )
     pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -303,8 +322,13 @@ class Secure(socket.socket):
         with suppress(OSError):
             self._flush()
         reason = error.reason or str(error)
-        told = next((text for word, text in _REASONS.items() if word in reason), "TLS has failed")
-        return TlsError(f"{told} ({reason.replace('_', ' ').lower()})")
+        found = reason
+        if isinstance(error, ssl.SSLCertVerificationError):  # by this end
+            reason = error.verify_message
+            found = f"VERIFY_{error.verify_code}"
+        told = next((text for word, text in _REASONS.items() if word in found), "TLS has failed")
+        hint = CERTIFICATES if "certificate" in told else SAME_TLS
+        return TlsError(f"{told} ({reason.replace('_', ' ').lower()})", hint)
 
 
 def _parts(buffers: Iterable[Any]) -> Iterator[memoryview]:
@@ -327,6 +351,12 @@ _REASONS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS",
     "HTTP_REQUEST": "it does not speak TLS",
     "PROTOCOL": "it does not speak TLS 1.3",
-    "UNKNOWN_CA": "certificates of MEZZO_TLS_CA are demanded",
-    "CERTIFICATE": "certificates of MEZZO_TLS_CA are demanded",
+    "VERIFY_10": "its certificate has expired",
+    "VERIFY_9": "its certificate is not valid yet",
+    "VERIFY_": "its certificate is not of the authority in MEZZO_TLS_CA",
+    "CERTIFICATE_EXPIRED": "it says that the certificate of this process has expired",
+    "UNKNOWN_CA": "it says that the certificate of this process is not of its MEZZO_TLS_CA",
+    "NOT_RETURN_A_CERTIFICATE": "it has no certificate, and MEZZO_TLS_CA demands one",
+    "CERTIFICATE_REQUIRED": "it demands a certificate of its MEZZO_TLS_CA, and this process has none",
+    "CERTIFICATE": "it does not take the certificate of this process: is that valid yet?",
 }

@@ -66,6 +66,15 @@ class UpdateRule:
         self._latest: dict[tuple[Group, DType, int], list[Array]] = {}
         self._key = ("update", type(self.optimizer), *flat(self.data).items())
 
+    def check_rate(self, by_staleness: bool, where: str) -> None:
+        """Raise InputError for an updater of the user, which has no rate, where that is to follow the staleness."""
+        if by_staleness and self.optimizer.kind.startswith("rule "):
+            raise InputError(
+                f"{self.optimizer.kind!r} has no rate that by_staleness could divide",
+                where=where,
+                hint="use an optimizer (mz.optimizer.register makes one of a rule), or leave by_staleness out",
+            )
+
     def states(self, name: str, value: Array) -> dict[str, Array]:
         """The states of a value, or of a part of it, before its first step. Raises ShapeError where it is no floating
         number."""
@@ -74,12 +83,23 @@ class UpdateRule:
         return states_of(self.optimizer, value)
 
     def step(
-        self, name: str, update: int, value: Array, gradient: Array, states: Mapping[str, Array], begin: int = 0
+        self,
+        name: str,
+        update: int,
+        value: Array,
+        gradient: Array,
+        states: Mapping[str, Array],
+        begin: int = 0,
+        staleness: int = 0,
     ) -> None:
         """Step number `update` (from 0) of a flat value in place or, where the optimizer is `elementwise`, of any
-        contiguous part of it, from its element `begin` on, with the same part of its gradient and its states."""
+        contiguous part of it, from its element `begin` on, with the same part of its gradient and its states. The rate
+        is divided by 1 + `staleness`."""
         optimizer = self.optimizer
         numbers = self._numbers_at(name, DType.of(value.dtype), update)
+        if staleness:
+            rate, *others = numbers
+            numbers = [np.asarray(rate / rate.dtype.type(1 + staleness)), *others]
         slots = [states[slot] for slot in optimizer.slots]
         draws = [_drawn((name, update, i), begin, value) for i in range(optimizer.draws)]
         given, decay = [value, gradient, *numbers, *draws, *slots], optimizer.decay(name)
@@ -112,6 +132,7 @@ class UpdateRule:
         rows: tuple[Array, Array],
         begin: int = 0,
         first: int = 0,
+        staleness: int = 0,
     ) -> ChangedRows:
         """Step number `update` of some rows of a table; what becomes of those elements that lie in a flat part of it
         from its element `begin` on. `tables` has that part as "", and its states by name. `rows` are their numbers,
@@ -127,7 +148,7 @@ class UpdateRule:
         parts = {slot: table.reshape(-1, unit)[at] for slot, table in tables.items()}
         taken = {slot: part.reshape(-1) for slot, part in parts.items()}
         flat_gradient = np.ascontiguousarray(gradient).reshape(-1)[low * unit : high * unit]
-        self.step(name, update, taken.pop(""), flat_gradient, taken, first * width + low * unit)
+        self.step(name, update, taken.pop(""), flat_gradient, taken, first * width + low * unit, staleness)
         return ChangedRows(at, parts)
 
     def _whole_step(self, given: Sequence[Array], name: str) -> Session:

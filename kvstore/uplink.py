@@ -18,7 +18,7 @@ from ..ops.errors import DeadlineError, MezzoError
 from ..ops.types import Array, DType
 from . import lent, wire
 from .address import parse_address
-from .environment import BEHIND_SERVERS, TICK, Environment, beyond
+from .environment import TICK, Environment
 from .gate import enter
 from .gate import server as at
 from .loop import Loop, Timer
@@ -27,6 +27,7 @@ from .packing import ITEM, Packer, parse, unpacked
 from .protocol import client as c
 from .protocol import messages as m
 from .protocol.keys import Shard, slices
+from .protocol.waits import BEHIND_SERVERS, beyond
 from .stream import Frame, Stream
 
 # Seconds that a server which may be away has for a handshake, or until it listens, and between attempts.
@@ -90,6 +91,7 @@ class Uplink:
         self._era = 0  # how often what was lost was dropped
         self._collecting = False  # it travels as it is
         self._offered: dict[tuple[int, str], tuple[int, int, int, int] | None] = {}  # how a push goes to a server
+        self.opened = 0  # connections so far
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
         self.failed: Callable[[MezzoError], None] = _ignore
@@ -267,6 +269,11 @@ class Uplink:
         """Return the parts of a key that was declared here."""
         return self._client.parts(name)
 
+    @property
+    def sending(self) -> bool:
+        """True while bytes that are pushed have not left."""
+        return self._client.sending
+
     def fetch(self, parts: Parts, rows: Array, out: Array, done: Done) -> None:
         """Receive these rows (int64, at least one) of a key, as they are now, into `out`: bytes, a row for each.
         Nothing of the key may be under way, since the machine knows nothing of it."""
@@ -362,6 +369,7 @@ class Uplink:
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
+                self.opened += 1
                 self._mapped[number].clear()  # what was lent over a connection ends with it
                 self._lend_again(number)
                 self._handle(c.Connected(number, incarnation))

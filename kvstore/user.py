@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from .environment import local
 
-ESTABLISHED = 1  # state of a socket; one that is closed belongs to nobody any more, and shows user 0
+ESTABLISHED = 1  # state of a socket
+# States of a socket that may still be held, half-closed by either end; one that is closed shows user 0 and no inode.
+HELD = (ESTABLISHED, 4, 5, 8)  # FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT
 Place = tuple[str, int]  # address and port of one end
 _NETLINK_SOCK_DIAG, _BY_FAMILY, _ERROR = 4, 20, 2
 _HEAD = struct.Struct("=IHHII")  # length, type, flags, number, port
@@ -52,7 +54,7 @@ def stranger(sock: socket.socket) -> str:
     except OSError as error:
         _tell(error)
         return ""
-    if found is None or found.state != ESTABLISHED or not found.inode:
+    if found is None or found.state not in HELD or not found.inode:
         return _GONE
     if found.user != os.geteuid():
         return f"it belongs to user {found.user}, and this process runs as {os.geteuid()}"

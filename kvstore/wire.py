@@ -31,9 +31,10 @@ import msgpack
 
 from ..ops.errors import InputError, WireError
 from .protocol import messages as m
+from .protocol.handshake import VERSION
 from .protocol.keys import Shard, element
 
-MAGIC, VERSION = b"MZKV", 7
+MAGIC = b"MZKV"
 _LAYOUT = struct.Struct("<4sBBHiIqQQII")
 HEADER = _LAYOUT.size  # bytes
 MOST_METADATA = 64 << 10  # bytes
@@ -175,6 +176,8 @@ KINDS: dict[int, Kind] = dict(
                     "consistency": _text(),
                     "deadline": _seconds,
                     "gathering": _count,
+                    "num_workers": _count,
+                    "num_servers": _count,
                 },
             ),
             Kind(
@@ -204,7 +207,7 @@ KINDS: dict[int, Kind] = dict(
             Kind(m.Barrier, ("rank",), {"name": _text(), "said": _reason}),
             Kind(m.ServerStats, (), {"counts": _map(_count)}),
             Kind(m.Refused, _STEP, {"reason": _reason, "hint": _reason}),
-            Kind(m.Failed, (), {"ranks": _ranks, "reason": _reason, "role": _role}),
+            Kind(m.Failed, (), {"ranks": _ranks, "reason": _reason, "role": _role, "hint": _reason}),
             Kind(m.Heartbeat),
             Kind(m.Bye, ("rank",), {"code": _int(-(1 << 31), 1 << 31), "reason": _reason}),
             Kind(m.Slices, ("key", "rank"), {"width": _int(1, FRAME)}, payload=True),

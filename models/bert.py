@@ -18,11 +18,12 @@ def bert(
     layers: int = 12,
     width: int = 768,
     heads: int = 12,
-    length: int = 128,
+    length: int | str = 128,
     vocabulary: int = 30522,
 ) -> Graph:
     """`input_ids`, `token_type_ids` and `attention_mask` int64 [batch, length] to the last hidden state float32
-    [batch, length, width]. The defaults are BERT-base: 109 million parameters (without the pooler)."""
+    [batch, length, width]. The defaults are BERT-base: 109 million parameters (without the pooler). A length that is a
+    name is open, up to 512."""
     g = GraphBuilder("bert")
     tokens = Tensor(DType.INT64, (batch, length))
     ids, kinds, mask = (g.input(name, tokens) for name in ("input_ids", "token_type_ids", "attention_mask"))
@@ -48,7 +49,12 @@ def bert(
 
     words, types, places = (g.const(weights((n, width))) for n in (vocabulary, 2, 512))
     summed = g.Add(g.Gather(words, ids), g.Gather(types, kinds))
-    x = normalised(g.Add(summed, g.Gather(places, g.const(np.arange(length)[None]))))
+    if isinstance(length, str):
+        end = g.Shape(ids, start=1, end=2)
+        order = g.Slice(g.const(np.arange(512)[None]), g.const([0]), end, g.const([1]))
+    else:
+        order = g.const(np.arange(length)[None])
+    x = normalised(g.Add(summed, g.Gather(places, order)))
     # -10000 where the mask is 0: what is added to the scores, so that the softmax leaves these out
     seen = g.Cast(g.Unsqueeze(g.Unsqueeze(mask, g.const([1])), g.const([2])), to=DType.FLOAT.onnx)
     unseen = g.Mul(g.Sub(number(1), seen), number(-10000))

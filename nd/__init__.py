@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import activations, functions, methods, named, neural, random
+from . import activations, functions, methods, named, names, neural, random
 from .activations import *
 from .functions import *
 from .named import operator
@@ -26,7 +26,11 @@ __all__ = [
     *functions.__all__, *neural.__all__, *activations.__all__, "Place", "RowSparse", "cpu", "gpu", "operator", "random",
     "row_sparse_array",
 ]  # fmt: skip
-methods.attach()
+names.name_all(globals(), {*functions.__all__, *neural.__all__, *activations.__all__}, __name__)
+methods.attach(globals())
+names.name_all(vars(random), [n for n, f in vars(random).items() if getattr(f, "__module__", "") == random.__name__])
+for _module in (functions.linalg, functions.fft):
+    names.name_all(vars(_module), _module.__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from ..runtime.execution.functions import compiled
 from ..runtime.ir.graph import Graph
 from . import pending
 from .array import Array
-from .place import Place
+from .place import Place, place_of
 from .planned import ran
 from .running import UNKNOWN, memory
 from .specs import TensorSpec, spec_of, spec_of_value
@@ -45,11 +45,17 @@ class CompiledFunction:
     ) -> None:
         arrays = states or {}
         self._memories = {n: memory(x) for n, x in arrays.items()}
-        self.session = compiled(graph, device=place.device, states={**(others or {}), **self._memories})
+        device = "cpu" if graph.devices else place.device  # where each node tells its own
+        self.session = compiled(graph, device=device, states={**(others or {}), **self._memories})
         self._name, self._place = name, place
         self.draws = any(not n.record.deterministic for _, n in graph.walk())  # whether it draws random numbers
         self.inputs = graph.inputs
-        self._outs = [_spec(port) for port in self.session.program.outputs[:outputs]] if graph.outputs else []
+        made: list[tuple[TensorSpec, Place]] = []
+        if graph.outputs:
+            parts = self.session.program.parts.items()
+            at = {p.name: place_of(d) for d, part in parts for p in part.outputs}
+            made = [(_spec(p), at.get(p.name, place)) for p in self.session.program.outputs[:outputs]]
+        self._outs = made
         self._reads = [x._var for x in arrays.values()]
         self._writes = [arrays[s.input]._var for s in graph.states if s.output != s.input and s.input in arrays]
         self._seconds = float("inf")  # that runs take lately
@@ -60,7 +66,7 @@ class CompiledFunction:
         if pending.waiting:
             pending.flush()
         one = engine()
-        outs = [Array(Variable(one, self._name, None), spec, self._place) for spec in self._outs]
+        outs = [Array(Variable(one, self._name, None), spec, place) for spec, place in self._outs]
         reads = [x._var for x in given if x.__class__ is not np.ndarray]
         work = one.push(
             self._run,

@@ -195,6 +195,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit elements to a range, whose bounds may be arrays; the result has the element type of `x`."""
     one = as_array(x)
     low, high = (v if v is None else _limit(v, one) for v in (min, max))
+    if (low is not None or high is not None) and not isinstance(low, Array) and not isinstance(high, Array):
+        limited: Array = apply("Clip", one, low, high)  # whose gradient is whole at the limits, too
+        return limited
     result = one
     if low is not None:
         result = binary("Max", result, low)

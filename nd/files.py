@@ -29,9 +29,9 @@ def save(path: str | os.PathLike[str], data: Held, *, ending: str | None = None)
 
     >>> import tempfile
     >>> from mezzo import nd
-    >>> path = os.path.join(tempfile.mkdtemp(), "weights.safetensors")
-    >>> save(path, {"w": nd.ones((2,))})
-    >>> load(path)["w"].asnumpy()
+    >>> path = tempfile.mkdtemp() + "/weights.safetensors"
+    >>> nd.save(path, {"w": nd.ones((2,))})
+    >>> nd.load(path)["w"].asnumpy()
     array([1., 1.], dtype=float32)
     """
     ending = ending or _ending(path)

@@ -6,13 +6,14 @@ methods too, under the names of MXNet's NDArray: `x.expand_dims(1)`, `x.softmax(
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..ops.errors import ShapeError
-from . import functions, indexing, neural, protocols
+from . import functions, indexing, protocols
 from .array import Array
+from .names import naming
 from .operators import ArrayOperators, Operand
 from .place import Place, place_of
 from .running import apply, assign, moved
@@ -155,12 +156,14 @@ NEURAL: Final = """
 """.split()
 
 
-def attach() -> None:
-    """Give the class its methods: as members of its own, so that a call costs what it costs without this step."""
+def attach(functions: Mapping[str, Any]) -> None:
+    """Give the class its methods: as members of its own, so that a call costs what it costs without this step.
+    `functions` are those of the namespace."""
     for owner in (ArrayOperators, ArrayMethods):
         for name, member in vars(owner).items():
-            if isinstance(member, FunctionType | property):
+            if isinstance(member, FunctionType):
+                setattr(Array, name, member if name.startswith("_") else naming(member))
+            elif isinstance(member, property):
                 setattr(Array, name, member)
-    for module, names in ((functions, FUNCTIONS), (neural, NEURAL)):
-        for name in names:
-            setattr(Array, name, getattr(module, name))
+    for name in (*FUNCTIONS, *NEURAL):
+        setattr(Array, name, functions[name])

@@ -79,9 +79,13 @@ class Planned:
 def ran(session: Session, feeds: dict[str, Any], draw: tuple[int, ...] | None = None) -> Sequence[Any]:
     """The results of a run, where the session's device has its arrays."""
     device = session.device.name
-    if device == "cpu":
+    if not session.device.sm:
         return tuple(session.run(feeds, draw=draw).values())
     from ..runtime.backends.cuda.arrays import ran as ran_on_gpu  # with the first array there
+    from ..runtime.backends.cuda.arrays import ran_apart
+
+    if session.program.parts:
+        return ran_apart(session, feeds, draw)
 
     return ran_on_gpu(session, feeds, int(device.partition(":")[2]), draw)
 

@@ -45,7 +45,14 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     return moveaxis(found, (-2, -1), axes) if keepdims else found
 
 
-OWN: dict[Any, Any] = {np.dot: _dot, np.linalg.norm: _norm}  # whose names say something else among ours
+def _size(a: Array, axis: int | None = None) -> int:
+    return a.size if axis is None else a.shape[axis]
+
+
+OWN: dict[Any, Any] = {  # whose names say something else among ours, or nothing
+    np.dot: _dot, np.linalg.norm: _norm, np.size: _size,
+    np.shape: lambda a: a.shape, np.ndim: lambda a: a.ndim,
+}  # fmt: skip
 
 
 def _named(name: str, other: dict[str, str]) -> Any:

@@ -110,14 +110,16 @@ H = TypeVar("H", bound=Heavy)
 
 class HeavyCache(LatestCache[H]):
     """A cache whose values hold much: the latest stay, at most `most_bytes` of them together, and others can be found
-    as long as somebody else has them."""
+    as long as somebody else has them. Values grow while they are used, and to count all takes long: a new one is taken
+    to become twice what it is, and all are counted when they may be too many; then an eighth of the room is made."""
 
-    __slots__ = ("_alive", "most_bytes")
+    __slots__ = ("_alive", "_held", "most_bytes")
 
     def __init__(self, name: str, most_bytes: int, bound: int = MOST) -> None:
         super().__init__(name, bound)
         self.most_bytes = most_bytes
         self._alive: WeakValueDictionary[Hashable, H] = WeakValueDictionary()
+        self._held = 0
 
     def get(self, key: Hashable, make: Callable[[], H]) -> H:
         with self._lock:
@@ -130,10 +132,14 @@ class HeavyCache(LatestCache[H]):
         former = list[H]()
         with self._lock:
             self._alive[key] = self._values[key] = value
-            held = sum(v.nbytes for v in self._values.values())
-            while len(self._values) > self.bound or (held > self.most_bytes and len(self._values) > 1):
-                former.append(self._values.popitem(last=False)[1])
-                held -= former[-1].nbytes
+            self._held += 2 * value.nbytes
+            if len(self._values) > self.bound or self._held > self.most_bytes:
+                held = sum(v.nbytes for v in self._values.values())
+                most = self.most_bytes - self.most_bytes // 8
+                while len(self._values) > self.bound or (held > most and len(self._values) > 1):
+                    former.append(self._values.popitem(last=False)[1])
+                    held -= former[-1].nbytes
+                self._held = held
         former.clear()  # outside of the lock, as above
         return value
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 from ..ops.errors import InputError, MezzoError, MissingPackage
 from .backends.processor import EXECUTOR
 from .caches import caches
+from .compile.auto_place import AutoPlace, DeviceNeed, filled_shapes, is_auto, needs_of, proposed
 from .compile.kernel import Kernel
 from .compile.lower import Options
 from .environment import switch
 from .execution.executor import Executor
+from .execution.feeds import planned_types
 from .execution.together import together
 from .ir.graph import Graph
 from .ir.infer import infer
 from .passes.place import norms_apart, placed, places_of, spread, unplaced
 
+Placement = Mapping[str, str] | AutoPlace | Literal["auto"]  # patterns and devices, or what is to be found
 DEVICES: Final[dict[str, Executor]] = {"cpu": EXECUTOR}
 GPU: Final = "gpu:"
+SPARED: Final = 16  # this part of free memory is left to modules, graphs and handles, which no plan counts
 CPU: Final = "cpu:"
 MINE = "MEZZO_GPU"  # variable of our launcher: the number of this process's GPU
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")  # of torchrun, Open MPI and Slurm
@@ -81,11 +85,50 @@ def session_device(name: str) -> str:
     return "cpu" if name.startswith(CPU) and name.removeprefix(CPU).isdecimal() else name
 
 
-def on_devices(model: Any, name: str, place: Mapping[str, str] | None) -> tuple[Any, Executor]:
+def rooms_of(place: Any) -> AutoPlace:
+    """Return what a placement that is to be found may take: without room, what is free on the GPUs of this
+    machine less a little, none where there is no GPU."""
+    asked = place if isinstance(place, AutoPlace) else AutoPlace()
+    if asked.room:
+        return asked
+    from .backends.cuda.driver import count
+    from .backends.cuda.memory import gpu_memory_info
+
+    try:
+        free = {f"{GPU}{i}": gpu_memory_info(i).free for i in range(count())}
+        rooms = {device: size - size // SPARED for device, size in free.items()}
+    except MissingPackage:
+        rooms = {}
+    return AutoPlace(rooms, asked.shapes)
+
+
+def auto_placed(graph: Graph, place: Any) -> Graph:
+    """The typed graph with a device for each node, so that each device has room for what is planned on it: none where
+    this machine has no GPU."""
+    asked = rooms_of(place)
+    if not asked.room:
+        return graph
+    from .compile.specialize import compile_graph, specialise  # of a start, several ms
+
+    signature = graph.signature
+    types = planned_types(signature, filled_shapes(signature, asked.shapes))
+    target = device_named(session_device(full_name(asked.devices[0]))).target
+
+    def needs(found: Graph) -> Mapping[str, DeviceNeed]:
+        several = norms_apart(found) if len(found.devices) > 1 else unplaced(found)
+        place = places_of(several) if several.devices else None
+        executable = specialise(compile_graph(several, options=Options(target, place=place)), types)
+        return needs_of(executable.program, executable.constants, found.devices[0])
+
+    return proposed(infer(graph, types), asked, needs).but(types=graph.types)
+
+
+def on_devices(model: Any, name: str, place: Placement | None) -> tuple[Any, Executor]:
     """The model of a session, a graph or an opened file, and its device: that of this name or, where nodes have devices
     or are given some by `place`, a graph in which every node has one, and these together.
 
-    Raises what `placed` and `device_named` raise; InputError for devices of several kinds, and a name beside them.
+    Raises what `placed` and `device_named` raise; InputError for devices of several kinds, and a name beside them;
+    BudgetError for a placement that is to be found, and is not.
     """
     if place is None and not model.devices:
         return model, device_named(name)
@@ -94,9 +137,14 @@ def on_devices(model: Any, name: str, place: Mapping[str, str] | None) -> tuple[
         raise InputError(f"device={name!r} beside {'place=' if place else 'a model with devices of its own'}",
                          where="Session", hint=hint)  # fmt: skip
     graph: Graph = infer(model if isinstance(model, Graph) else model.graph)
-    graph = spread(graph if place is None else placed(graph, place))
+    if is_auto(place):
+        graph = auto_placed(graph, place)
+        if not graph.devices:
+            return graph, device_named(name)
+    else:
+        graph = spread(graph if place is None else placed(graph, cast(Any, place)))
     members = dict[str, Executor]()
-    for device in graph.devices:
+    for device in dict.fromkeys((*graph.devices, *(s.device for s in graph.states if s.device))):
         try:
             members[device] = device_named(session_device(full_name(device)))
         except MezzoError as error:

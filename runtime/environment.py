@@ -36,6 +36,7 @@ SWITCHES = {
     "MEZZO_KV_GRACE": "seconds for which a server that is started again may be away",
     "MEZZO_KV_REJOIN": "seconds in which all workers meet again, another one in the place of one that died",
     "MEZZO_KV_KEPT": "descriptor of what outlives a server",
+    "MEZZO_KV_LASTS": "descriptor that the agent of a host holds open for as long as it lasts",
     "MEZZO_KV_STEPS": "the steps after which a worker ends, as `mezzo launch --dry-run` sets it",
     "MEZZO_KV_VERBOSE": "1 to write a line of JSON for each event of a store to standard error",
     "MEZZO_KV_TRACE": "the folder in which the workers of a job write traces, as `mezzo launch --trace` sets it",
@@ -54,7 +55,8 @@ _NUMBER = "[0-9]+"
 VALUES = {
     "MEZZO_CACHE_SIZE": _NUMBER, "MEZZO_ENGINE": "threaded|naive", "MEZZO_ENGINE_CHECK": "0|1",
     "MEZZO_ENGINE_THREADS": "0*[1-9][0-9]*", "MEZZO_GPU_CHECK": "0|1", "MEZZO_MACHINE_CODE": "off",
-    "MEZZO_KV_STEPS": _NUMBER, "MEZZO_KV_VERBOSE": "0|1", "MEZZO_GPU": _NUMBER, "MEZZO_ATTEMPT": _NUMBER,
+    "MEZZO_KV_LASTS": _NUMBER, "MEZZO_KV_STEPS": _NUMBER, "MEZZO_KV_VERBOSE": "0|1", "MEZZO_GPU": _NUMBER,
+    "MEZZO_ATTEMPT": _NUMBER,
 }  # fmt: skip
 
 

@@ -39,7 +39,15 @@ def requests(grad_req: Any, names: Sequence[str]) -> dict[str, str]:
     return by_name
 
 
-def arrays(given: Any, names: Sequence[str], what: str, where: str, place: Place) -> dict[str, Array]:
+def places_of_groups(group2ctx: Any) -> dict[str, Place]:
+    """The places of groups. Raises InputError for what is no mapping of names to devices."""
+    if not isinstance(group2ctx or {}, Mapping):
+        raise InputError(f"group2ctx={group2ctx!r} maps no groups to devices", where="bind",
+                         hint="{'stage1': mx.cpu(0), 'stage2': mx.cpu(1)}")  # fmt: skip
+    return {str(name): place_of(ctx) for name, ctx in (group2ctx or {}).items()}
+
+
+def arrays(given: Any, names: Sequence[str], what: str, where: str, places: Mapping[str, Place]) -> dict[str, Array]:
     """Arrays by name. A list stands in the order of the names."""
     if given is None:
         given = {}
@@ -48,15 +56,18 @@ def arrays(given: Any, names: Sequence[str], what: str, where: str, place: Place
             raise InputError(f"{len(given)} arrays for {len(names)} names", where=where, hint=f"{', '.join(names)}")
         given = dict(zip(names, given, strict=True))
     check_names(given, names, what, where, complete=True)
-    return {n: given[n] if isinstance(given[n], Array) else as_array(given[n], place) for n in names}
+    return {n: given[n] if isinstance(given[n], Array) else as_array(given[n], places[n]) for n in names}
 
 
-def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Executor:
+def bind(
+    symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux_states: Any, group2ctx: Any = None
+) -> Executor:
     """Bind arrays to a symbol; see `Symbol.bind`."""
-    place = cpu() if ctx is None else place_of(ctx)
+    place, groups = cpu() if ctx is None else place_of(ctx), places_of_groups(group2ctx)
+    places = {v.name: groups.get(v.group, place) for v in variables(symbol.entries)}
     names = symbol.list_arguments()
-    held = arrays(args, names, "bind", symbol.name, place)
-    states = arrays(aux_states, symbol.list_auxiliary_states(), "bind (aux_states)", symbol.name, place)
+    held = arrays(args, names, "bind", symbol.name, places)
+    states = arrays(aux_states, symbol.list_auxiliary_states(), "bind (aux_states)", symbol.name, places)
     wanted = requests(grad_req, names)
     if args_grad is not None:
         if not isinstance(args_grad, Mapping):
@@ -66,26 +77,29 @@ def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux
     inferred = closed(symbol, {n: a.shape for n, a in {**held, **states}.items()})
     _check_types(symbol, inferred, {**held, **states})
     wanted = learnt(symbol, wanted)
-    grads = {n: _gradient(n, held[n], (args_grad or {}).get(n), place) for n, r in wanted.items() if r != "null"}
-    return Executor(symbol, inferred, held, grads, wanted, states, place)
+    grads = {
+        n: _gradient(n, held[n], (args_grad or {}).get(n), held[n].device) for n, r in wanted.items() if r != "null"
+    }
+    return Executor(symbol, inferred, held, grads, wanted, states, place, groups)
 
 
-def simple_bind(symbol: Symbol, ctx: Any, grad_req: Any, shapes: Mapping[str, Sequence[int]]) -> Executor:
+def simple_bind(
+    symbol: Symbol, ctx: Any, grad_req: Any, shapes: Mapping[str, Sequence[int]], group2ctx: Any = None
+) -> Executor:
     """Allocate arrays and bind them to a symbol; see `Symbol.simple_bind`."""
-    place = cpu() if ctx is None else place_of(ctx)
+    place, groups = cpu() if ctx is None else place_of(ctx), places_of_groups(group2ctx)
     inferred = closed(symbol, shapes)
     values: dict[str, Array] = {}
     for v in variables(symbol.entries):
         known = inferred.entries[v, 0]
         assert isinstance(known, Tensor)
         first = FIRST.get(v.init, 0.0) if v.auxiliary or v.fixed else 0.0
-        values[v.name] = adopt(np.full(known.sizes, first, known.dtype.numpy), place)
+        values[v.name] = adopt(np.full(known.sizes, first, known.dtype.numpy), groups.get(v.group, place))
     args = {n: values[n] for n in symbol.list_arguments()}
     wanted = learnt(symbol, requests(grad_req, list(args)))
-    grads = {n: _gradient(n, args[n], None, place) for n, r in wanted.items() if r != "null"}
-    return Executor(
-        symbol, inferred, args, grads, wanted, {n: values[n] for n in symbol.list_auxiliary_states()}, place
-    )
+    grads = {n: _gradient(n, args[n], None, args[n].device) for n, r in wanted.items() if r != "null"}
+    states = {n: values[n] for n in symbol.list_auxiliary_states()}
+    return Executor(symbol, inferred, args, grads, wanted, states, place, groups)
 
 
 def learnt(symbol: Symbol, wanted: Mapping[str, str]) -> dict[str, str]:

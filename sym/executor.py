@@ -13,7 +13,7 @@ from ..nd.recording import RECORDING
 from ..nd.running import as_array, assign, inplace, memory, one_place
 from ..ops.errors import InputError
 from .arrays import Arrays
-from .expression import variables
+from .expression import Use, makers, variables
 from .names import check_names
 from .programs import RunMode, gradient_of, lossless, program
 from .symbol import Symbol
@@ -49,8 +49,11 @@ class Executor:
         wanted: Mapping[str, str],
         states: dict[str, Array],
         place: Place,
+        groups: Mapping[str, Place] | None = None,
     ) -> None:
         self.symbol, self.place = symbol, place
+        asked = {m.group for m in makers(symbol.entries) if isinstance(m, Use)}
+        self._groups = {name: where for name, where in (groups or {}).items() if name in asked}
         self.arg_dict, self.grad_dict, self.aux_dict = args, grads, states
         self.outputs: list[Array] = []
         self._inferred, self._wanted = inferred, wanted
@@ -130,7 +133,8 @@ class Executor:
             heads = out_grads if isinstance(out_grads, list | tuple) else [out_grads]
             mode = RunMode(train=True, keep=False, gradients="output", heads=True)
             gradients = self._run(mode, [as_array(h, self.place) for h in heads], again=True)[len(self.symbol) :]
-        for (name, into), gradient in zip(self.grad_dict.items(), gradients or (), strict=True):
+        for (name, into), found in zip(self.grad_dict.items(), gradients or (), strict=True):
+            gradient = found if found.device is into.device else found.to_device(into.device)
             if self._wanted[name] == "add":
                 inplace("Add", into, gradient)
             else:
@@ -145,7 +149,7 @@ class Executor:
 
     def reshape(self, **shapes: Sequence[int]) -> Executor:
         """An executor for other shapes of the inputs; what keeps its shape is shared."""
-        executor = self.symbol.simple_bind(self.place, dict(self._wanted), **shapes)
+        executor = self.symbol.simple_bind(self.place, dict(self._wanted), group2ctx=self._groups, **shapes)
         for mine, other in ((self.arg_dict, executor.arg_dict), (self.grad_dict, executor.grad_dict),
                             (self.aux_dict, executor.aux_dict)):  # fmt: skip
             other.update({n: a for n, a in mine.items() if n in other and a.shape == other[n].shape})
@@ -167,7 +171,9 @@ class Executor:
             self._assign(name, self.arg_dict[name], value)
 
     def _assign(self, name: str, into: Array, value: Any) -> None:
-        given = as_array(value, self.place)
+        given = as_array(value, into.device)
+        if self._groups and given.device is not into.device:
+            given = given.to_device(into.device)
         if given.shape != into.shape:
             raise InputError(
                 f"{name!r} is {into.dtype}{list(into.shape)}, and is given {list(given.shape)}",
@@ -185,9 +191,11 @@ class Executor:
         if mode.gradients == "state":
             held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
         firsts = {n: _initial_value(n, a) for n, a in held.items()}
-        graph = program(self.symbol, self._inferred, mode, firsts, self._wanted)
+        lie = {n: named(a.device) for n, a in held.items()} if self._groups else {}
+        devices = {name: named(place) for name, place in self._groups.items()}
+        graph = program(self.symbol, self._inferred, mode, firsts, self._wanted, devices, lie)
         states = {s.input: held[s.input] for s in graph.states}
-        place = one_place("an executor", [*held.values()])
+        place = self.place if graph.devices else one_place("an executor", [*held.values()])
         function = self._functions[mode] = CompiledFunction(graph, self.symbol.name, place, states)
         return function
 
@@ -199,6 +207,11 @@ class Executor:
         if not again:
             self._drawn = generator(self.place).advance() if function.draws else None
         return function(heads, self._drawn)
+
+
+def named(place: Place) -> str:
+    """The name of a place as placements have it, with the number of a processor too."""
+    return f"{place.name}:{place.index}"
 
 
 def _initial_value(name: str, array: Array) -> Any:

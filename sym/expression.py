@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,29 @@ import numpy as np
 from ..ops import DType
 from ..ops.errors import InputError
 from ..runtime.engine.work import OURS
+
+
+class _Scope(threading.local):
+    group: str = ""
+
+
+SCOPE = _Scope()
+
+
+def group_around() -> str:
+    """The group of what is made now."""
+    return SCOPE.group
+
+
+@contextmanager
+def grouped(group: str) -> Iterator[None]:
+    """Let what is made inside belong to a group, for which executors may have a device (`group2ctx`)."""
+    before, SCOPE.group = SCOPE.group, group
+    try:
+        yield
+    finally:
+        SCOPE.group = before
+
 
 Dims = tuple[int | None, ...]
 Shapes = list[tuple[int, ...] | None]
@@ -26,7 +50,7 @@ class Variable:
 
     `dims` is what is known of its shape, None for an open size; `init` names the initialiser meant for it, empty for
     what is fed (data, labels). A `fixed` one keeps what that makes of it: it has no gradient. `attrs` are further
-    attributes of MXNet's kind, such as `lr_mult`, for those who train.
+    attributes of MXNet's kind, such as `lr_mult`, for those who train; `group` is its `ctx_group`.
     """
 
     name: str
@@ -37,6 +61,7 @@ class Variable:
     where: str = ""
     fixed: bool = False
     attrs: Mapping[str, str] = field(default_factory=dict[str, str])
+    group: str = field(default_factory=group_around)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +84,7 @@ class Body:
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
     """One use of an operator of ONNX (or of another domain). `loss` is the scalar whose gradient replaces that of the
-    output, in heads such as SoftmaxOutput."""
+    output, in heads such as SoftmaxOutput. Executors may have a device for its `group`."""
 
     op: str
     name: str
@@ -69,6 +94,7 @@ class Use:
     outputs: int = 1
     where: str = ""
     loss: Entry | None = None
+    group: str = field(default_factory=group_around)
 
     def reads(self) -> Iterator[Entry]:
         """Yield the operands, those of its bodies included."""

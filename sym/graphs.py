@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,15 +31,22 @@ class Naming:
         return output_name(entry)
 
 
-def graph_of(outputs: Sequence[Entry], inferred: Typed, more: Iterable[Entry] = (), name: str = "") -> Graph:
+def graph_of(
+    outputs: Sequence[Entry],
+    inferred: Typed,
+    more: Iterable[Entry] = (),
+    name: str = "",
+    devices: Mapping[str, str] | None = None,
+) -> Graph:
     """The graph of these outputs; its inputs are all variables, auxiliary ones too. `more` are entries that the graph
-    computes and does not return."""
+    computes and does not return, `devices` those of groups."""
     naming, entries = Naming(), [*outputs, *more]
     inputs: list[str] = []
     nodes: list[Node] = []
     types: dict[str, Type] = {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
     for maker in makers(entries):
+        device = (devices or {}).get(maker.group, "") if isinstance(maker, Use) else ""
         if isinstance(maker, Variable):
             inputs.append(maker.name)
         elif isinstance(maker, Constant):
@@ -46,11 +54,11 @@ def graph_of(outputs: Sequence[Entry], inferred: Typed, more: Iterable[Entry] = 
         elif maker.domain == rules.DOMAIN:
             results = [naming((maker, i)) for i in range(maker.outputs)]
             c = rules.nodes(maker, inferred, list(map(naming, maker.inputs)), results)
-            nodes += c.nodes()
+            nodes += [replace(n, device=device) for n in c.nodes()] if device else c.nodes()
             constants |= c.constants()
             types |= {n: t for n, t in c.types.items() if n not in types}
         else:
-            nodes.append(_node(maker, naming))
+            nodes.append(replace(_node(maker, naming), device=device))
         for i in range(maker.outputs if isinstance(maker, Use) else 1):
             known = plain(inferred.entries[maker, i])
             assert known is not None

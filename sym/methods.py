@@ -59,13 +59,16 @@ class SymbolMethods:
         """Write `tojson` to a file, which is replaced as a whole."""
         replace_file(path, [self.tojson().encode()])
 
-    def simple_bind(self: Any, ctx: Any = None, grad_req: Any = "write", **shapes: Sequence[int]) -> Executor:
+    def simple_bind(
+        self: Any, ctx: Any = None, grad_req: Any = "write", group2ctx: Any = None, **shapes: Sequence[int]
+    ) -> Executor:
         """An executor with arrays of its own (zeros) for these shapes of the inputs. `grad_req` is "write", "add" or
-        "null", for all arguments or by name.
+        "null", for all arguments or by name. `group2ctx` has the devices of groups (`mx.AttrScope(ctx_group=...)`):
+        their operators and arrays are there, others' arrays on `ctx`, others' operators near what they read.
 
         Raises InputError naming at once all that is missing or unknown, ShapeError where shapes do not fit.
         """
-        return binding.simple_bind(self, ctx, grad_req, shapes)
+        return binding.simple_bind(self, ctx, grad_req, shapes, group2ctx)
 
     def bind(
         self: Any,
@@ -74,13 +77,15 @@ class SymbolMethods:
         args_grad: Any = None,
         grad_req: Any = "write",
         aux_states: Any = None,
+        group2ctx: Any = None,
     ) -> Executor:
         """An executor over arrays that are given: by name, or in the order of `list_arguments`. Gradients of arguments
-        without an array in `args_grad` are not computed, if `args_grad` is given.
+        without an array in `args_grad` are not computed, if `args_grad` is given. `group2ctx` is that of `simple_bind`;
+        arrays are read and written where they lie.
 
         Raises InputError naming at once all that is missing or unknown, with the nearest names.
         """
-        return binding.bind(self, ctx, args, args_grad, grad_req, aux_states)
+        return binding.bind(self, ctx, args, args_grad, grad_req, aux_states, group2ctx)
 
     def eval(self: Any, ctx: Any = None, **args: Any) -> list[Any]:
         """Bind, run forward once, and return the outputs."""

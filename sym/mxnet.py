@@ -19,7 +19,7 @@ from ..importers.mxnet.symbol import SymbolGraph, SymbolNode, read_symbol
 from ..ops import DType
 from ..ops.errors import ModelError, UnsupportedModel
 from . import rules
-from .expression import Variable, line, variables
+from .expression import Variable, group_around, grouped, line, variables
 from .operators import LAYERS, variable
 from .symbol import Symbol, use
 
@@ -275,7 +275,8 @@ class _Reader:
 
     def read(self) -> Symbol:
         for index, node in enumerate(self.graph.nodes):
-            self.made.append(self.variable(index, node) if node.variable else self.use(node))
+            with grouped(node.attrs.get("__ctx_group__", "")):
+                self.made.append(self.variable(index, node) if node.variable else self.use(node))
         return Symbol([e for h in self.graph.heads for e in self.made[h.node][h.output].entries])
 
     def variable(self, index: int, node: SymbolNode) -> Symbol:
@@ -285,7 +286,7 @@ class _Reader:
         dims = tuple(d or None for d in shape) if isinstance(shape, tuple) and shape else asked.dims
         dtype = element_type(number) if isinstance(number, int) and number >= 0 else DType.FLOAT
         more = {k[2:-2]: v for k, v in node.attrs.items() if k.startswith("__") and k not in ("__shape__", "__dtype__")}
-        made = replace(asked, name=node.name, dims=dims, dtype=dtype, where=line(), attrs=more)
+        made = replace(asked, name=node.name, dims=dims, dtype=dtype, where=line(), attrs=more, group=group_around())
         return Symbol([(made, 0)])
 
     def unknown(self, node: SymbolNode) -> list[str]:

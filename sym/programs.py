@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,14 +35,21 @@ class RunMode:
 
 
 def program(
-    symbol: Symbol, inferred: Typed, mode: RunMode, arrays: Mapping[str, Array], wanted: Mapping[str, str]
+    symbol: Symbol,
+    inferred: Typed,
+    mode: RunMode,
+    arrays: Mapping[str, Array],
+    wanted: Mapping[str, str],
+    devices: Mapping[str, str] | None = None,
+    lie: Mapping[str, str] | None = None,
 ) -> Graph:
     """The graph of one way to run, whose states begin as `arrays`, by variable and by its `gradient_of`.
 
-    `wanted` tells what becomes of each gradient: written, or added to what is there.
+    `wanted` tells what becomes of each gradient: written, or added to what is there. `devices` are those of groups,
+    and `lie` tells where states lie then.
     """
     losses = [] if mode.heads or not mode.gradients else losses_of(symbol)
-    graph = graph_of(symbol.entries, inferred, losses, symbol.name)
+    graph = graph_of(symbol.entries, inferred, losses, symbol.name, devices)
     graph = graph.but(inputs=(), initializers={**graph.initializers, **{n: arrays[n] for n in graph.inputs}})
     outputs = graph.outputs
     if mode.train:
@@ -54,7 +61,8 @@ def program(
     held = {s.input for s in graph.states}
     read = set(graph.reads())
     kept = tuple(State(n, n, n) for n in arrays if n in graph.initializers and n not in held and n in read)
-    graph = graph.but(states=(*graph.states, *kept), outputs=(*outputs, *graph.outputs[len(outputs) :]))
+    states = tuple(replace(s, device=(lie or {}).get(s.input, "")) for s in (*graph.states, *kept))
+    graph = graph.but(states=states, outputs=(*outputs, *graph.outputs[len(outputs) :]))
     first = {s.input: arrays[s.input] for s in graph.states}
     return prune(graph.but(initializers={**graph.initializers, **first})).verify()
 

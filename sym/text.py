@@ -47,13 +47,15 @@ def written(symbol: Symbol) -> str:
                 "fixed": m.fixed,
             }
             attrs |= {"attrs": dict(m.attrs)} if m.attrs else {}
+            attrs |= {"group": m.group} if m.group else {}
             nodes.append({"op": "null", "name": m.name, "attrs": attrs, "inputs": []})
         elif isinstance(m, Constant):
             nodes.append({"op": "constant", "name": "", "attrs": {**_array(m.value), "weak": m.weak}, "inputs": []})
         else:
             nodes.append({"op": m.op, "domain": m.domain, "name": m.name, "outputs": m.outputs, "loss": entry(m.loss),
                           "attrs": {a: value(v) for a, v in m.attrs.items()},
-                          "inputs": [entry(e) for e in m.inputs]})  # fmt: skip
+                          "inputs": [entry(e) for e in m.inputs],
+                          **({"group": m.group} if m.group else {})})  # fmt: skip
     arguments = [i for m, i in numbers.items() if isinstance(m, Variable)]
     whole = {"format": FORMAT, "version": VERSION, "nodes": nodes, "arg_nodes": arguments,
              "heads": [entry(e) for e in symbol.entries]}  # fmt: skip
@@ -148,7 +150,8 @@ def _read(whole: Mapping[str, Any]) -> Symbol:
             dims = None if attrs["shape"] is None else tuple(int(d) or None for d in attrs["shape"])
             auxiliary, init, fixed = bool(attrs["auxiliary"]), str(attrs["init"]), bool(attrs["fixed"])
             more = {str(k): str(v) for k, v in attrs.get("attrs", {}).items()}
-            done.append(Variable(str(node["name"]), dims, DType[attrs["dtype"]], auxiliary, init, "", fixed, more))
+            group, kind = str(attrs.get("group", "")), DType[attrs["dtype"]]
+            done.append(Variable(str(node["name"]), dims, kind, auxiliary, init, "", fixed, more, group))
         elif node["op"] == "constant":
             done.append(Constant(_numbers(attrs), bool(attrs["weak"])))
         else:
@@ -159,7 +162,8 @@ def _read(whole: Mapping[str, Any]) -> Symbol:
             values = {str(a): value(v) for a, v in attrs.items()}
             loss = None if node["loss"] is None else entry(node["loss"])
             outputs = int(node["outputs"])
-            done.append(Use(node["op"], str(node["name"]), inputs, values, node["domain"], outputs, "", loss))
+            about = node["domain"], outputs, "", loss, str(node.get("group", ""))
+            done.append(Use(node["op"], str(node["name"]), inputs, values, *about))
     return Symbol([entry(e) for e in whole["heads"]])
 
 

@@ -50,11 +50,12 @@ class Lesson:
     on_store: bool = False
     gather: int = 1
     clip_norm: float | None = None
+    amp: str | None = None
 
     def trainer(self, kvstore: KVStore | None = None, **how: Any) -> Trainer:
         return Trainer(
             self.network(),
-            **{"optimizer": self.optimizer, "gather": self.gather, "clip_norm": self.clip_norm, **how},
+            **{"optimizer": self.optimizer, "gather": self.gather, "clip_norm": self.clip_norm, "amp": self.amp, **how},
             kvstore=kvstore,
             update_on_kvstore=self.on_store if kvstore else None,
         )
@@ -76,6 +77,7 @@ LESSONS = {
     "adam": Lesson(optimizer=Adam(rate=0.003)),
     "clipped": Lesson(steps=6, gather=2, clip_norm=0.5),
     "dropout": Lesson(noisy, 2),
+    "narrow": Lesson(amp="bf16"),
     "on_store": Lesson(optimizer=Adam(rate=0.003), on_store=True),  # the last: the optimizer is the whole store's
 }
 
@@ -113,7 +115,7 @@ def refusal(trainer: Trainer, size: int) -> str:
 OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
     "rate": ({"optimizer": SGD(rate=0.1, momentum=0.9)}, "the optimizer is SGD(rate=0.1"),
     "schedule": ({"optimizer": SGD(rate=Cosine(0.02, 10), momentum=0.9)}, "the optimizer is SGD(rate=Cosine("),
-    "precision": ({"amp": "bf16"}, "the precision is Policy(dtype=DType.BFLOAT16"),
+    "precision": ({"amp": "bf16"}, "the precision is BFLOAT16 in "),
     "gathering": ({"gather": 2}, "clipping and gathering is clip_norm=None, clip_value=None, gather=2"),
     "weights": ({"freeze": ["*bias"]}, "what learns is 5 tensors of "),
     "loss": ({"loss": "cross_entropy_of_others"}, "the model with its loss is "),

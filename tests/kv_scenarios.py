@@ -140,6 +140,20 @@ def counted(kv: KVStore) -> Result:
     }
 
 
+def ordered(kv: KVStore) -> Result:
+    """What a rank pushes before a barrier, the others pull behind it."""
+    one, ones = _declared(kv, n=4, large=LARGE)
+    late = 0
+    for step in range(100):
+        if step % kv.num_workers == kv.rank:
+            kv.push("large", ones)
+            kv.push("n", one)
+        kv.barrier()
+        late += sum(float(kv.pull(key)[-1]) != step + 1 for key in ("n", "large"))
+        kv.barrier()
+    return {"late": late}
+
+
 def rows(kv: KVStore) -> Result:
     """Some rows of keys that servers share, which cut rows, and of rows longer than a frame; and what travels."""
     made: Result = {"rank": kv.rank, "bytes": {}}
@@ -376,6 +390,7 @@ SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
         sync,
         learn,
         counted,
+        ordered,
         rows,
         whole,
         ruled,

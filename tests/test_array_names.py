@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import subprocess
@@ -16,7 +17,7 @@ import mezzo as mz
 from mezzo.nd import activations, methods, neural
 from mezzo.nd.array import Array
 from mezzo.ops.errors import MezzoError
-from mezzo.tools.lazy import HOMES
+from mezzo.tools.lazy import ELSEWHERE, HOMES, training
 
 from .peers import peer
 
@@ -297,3 +298,13 @@ def test_names_that_come_when_they_are_used() -> None:
         assert getattr(mz, name) is (getattr(home, inside) if inside else home)
         assert name in mz.__all__
         assert name in vars(mz)
+
+
+def test_names_of_other_libraries_are_answered_with_ours() -> None:
+    importlib.import_module("mezzo.compat.mxnet")
+    for name, ours in ELSEWHERE.items():
+        with pytest.raises(AttributeError, match=f"it is mezzo.{ours} here"):
+            training(name)
+        functools.reduce(getattr, ours.split("."), mz)
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+        _ = mz.nothing

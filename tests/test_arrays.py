@@ -339,6 +339,7 @@ def test_numpy_knows_them(mode: str) -> None:
     ):
         assert isinstance(made, nd.Array)
         np.testing.assert_allclose(made.asnumpy(), expected, rtol=1e-6)
+    assert (np.shape(a), np.ndim(a), np.size(a), np.size(a, 1)) == ((2, 3), 2, 6, 3)
     np.add(a, 1, out=a)
     np.testing.assert_array_equal(a.asnumpy(), x + 1)
     with pytest.raises(TypeError):

@@ -343,3 +343,14 @@ def test_gradients_to_the_weights_of_classes(name: str, reduction: str, ignored:
     steps = 1e-6 * np.eye(3)
     differences = [float((loss(nd.asarray(values + d)) - loss(nd.asarray(values - d))).asnumpy()) / 2e-6 for d in steps]
     np.testing.assert_allclose(weights.grad.asnumpy(), differences, rtol=0, atol=1e-7)
+
+
+def test_limits_do_not_take_of_the_gradient_what_lies_on_them() -> None:
+    """As of MXNet's and PyTorch's clamp; beyond them it is none."""
+    x = nd.asarray([-2.0, -1, 0, 1, 2])
+    x.attach_grad()
+    for low, high, gradient in ((-1, 1, [0, 1, 1, 1, 0]), (None, 1, [1, 1, 1, 1, 0]), (-1, None, [0, 1, 1, 1, 1])):
+        with record():
+            y = nd.clip(x, low, high)
+        y.backward()
+        assert x.grad.tolist() == gradient

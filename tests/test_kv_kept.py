@@ -47,7 +47,7 @@ class Server:
 
     def __init__(self, memory: Memory, consistency: Consistency) -> None:
         self.keys = Keys(1 << 20)
-        self.shards = KeptShards(self.keys, Budget(1 << 20), Kept(memory, RANKS))
+        self.shards = KeptShards(self.keys, Budget(1 << 20), Kept(memory, RANKS), consistency.by_staleness)
         self.rounds = Rounds(range(RANKS), consistency, left=self.shards.left)
         if self.shards.optimizer is not None:
             self.rounds.handle(s.Configured(self.shards.elementwise))
@@ -81,6 +81,8 @@ class Server:
                 case s.Apply():
                     self.shards.apply(*i)
                 case s.Send(_, key, step, lo, hi):
+                    if hi == NBYTES:
+                        self.shards.read(key, i.rank)
                     answer(i, bytes(self.shards.view(key, step, lo, hi)))
                 case s.Acknowledge():
                     answer(i, b"")
@@ -233,6 +235,7 @@ WAYS: dict[str, tuple[Consistency, list[Optimizer]]] = {
     "other steps": (Sequential(), [SGD(rate=0.1, momentum=0.9), SGD(rate=0.1), Adam(rate=0.1)]),
     "whole tensors": (Sequential(), [LARS(rate=0.1, momentum=0.9)]),
     "each by itself": (Eventual(), [SGD(rate=0.1, momentum=0.9)]),
+    "by staleness": (Eventual(by_staleness=True), [SGD(rate=0.1, momentum=0.9), Adam(rate=0.1)]),
 }
 
 

@@ -251,6 +251,12 @@ def test_every_push_counts_once_and_nobody_runs_away(staleness: int | None, tmp_
             assert max(map(int, result["staleness"])) > 2, "the slow worker was not slow"
 
 
+@pytest.mark.parametrize("staleness", [None, 100])
+def test_a_barrier_orders_pushes_and_pulls(staleness: int | None, tmp_path: Path) -> None:
+    kind = "dist_async" if staleness is None else f"dist_async {staleness}"
+    assert finished(tmp_path, "ordered", ("a", "a", "b"), 2, kind) == [{"late": 0}] * 3
+
+
 def agent_of(job: Job, worker: str) -> int:
     """The process that a worker has started."""
     number = job.processes[worker].pid

@@ -35,7 +35,7 @@ def test_every_seed_holds(part: int) -> None:
     found = searched(range(part * count, (part + 1) * count))
     faults = Counter(result.fault for result in found)
     assert len(faults) > 8, "or it has tested little"
-    assert all(result.errors for result in found if result.fault in ("few", "kinds"))
+    assert all(result.errors for result in found if result.fault in ("few", "kinds", "counts"))
     gathered = [result for result in found if any("would come again" in line for line in result.trace)]
     assert {result.fault for result in gathered} == {"rejoin"}
     assert not any(
@@ -56,6 +56,8 @@ ONCE = {  # seeds that failed once, by why
     "a server that froze for a while kept a rank, which another server named": (2_084_507,),
     "a server named a host that waited, in a round of another key, for the agent that was frozen": (2_143_844,),
     "who waited for a round that others kept took its server for the reason": (3_061_165,),
+    "who waited, before a barrier, for a server that was frozen was named for it": (4_100_322, 4_105_459, 4_107_133),
+    "who came again before the end of whom it replaces, in a job that gathers, was not let in": (3_043_996,),
 }  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def test_jobs_cover_what_there_is() -> None:
     assert {len(p.servers) for p in plans} == {0, 1, 2, 3}
     assert {p.levels.partition("/")[2].split()[0] for p in plans} == {"sequential", "bounded", "eventual"}
     assert {p.role for p in plans if p.fault == "kill"} == {"worker", "server", "agent", "scheduler"}
-    assert len({p.fault for p in plans}) == 18
+    assert len({p.fault for p in plans}) == 19
 
 
 def test_a_seed_replays(tmp_path: Path) -> None:

@@ -220,6 +220,8 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"kind": "dist_async", "staleness": -1}, "0 or more"),
     ({"kind": "dist_async", "consistency": ("eventual",)}, "or a pair"),
     ({"kind": "dist_sync", "deadline": 0}, "above 0"),
+    ({"kind": "dist_sync", "by_staleness": True}, "in which nothing is stale"),
+    ({"kind": "local", "by_staleness": True}, "in which nothing is stale"),
     ({"kind": "dist_sync"}, "DMLC_ROLE is missing"),
 ]
 

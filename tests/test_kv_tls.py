@@ -435,6 +435,25 @@ def test_an_authority_is_demanded_of_both_ends(tmp_path: Path) -> None:
             assert isinstance(error, mz.PeerError)
             assert len(made.opened) == before
             assert "MEZZO_TLS_CA" in made.refused[0].message
+            assert made.refused[0].hint == error.hint == tls.CERTIFICATES
+
+
+def test_certificates_out_of_their_time(tmp_path: Path) -> None:
+    good = written(tmp_path, "one", *tls._made())
+    job = replace(JOB, tls_ca=good["tls_cert"], **good)  # type: ignore[arg-type]
+    for name, since, until, told, heard in [
+        ("late", 2000, 2001, "has expired", "the certificate of this process has expired"),
+        ("early", 2100, 2101, "is not valid yet", "is that valid yet"),
+    ]:
+        files = written(tmp_path, name, *tls._made(since, until))
+        away = replace(JOB, tls_ca=good["tls_cert"], **files)  # type: ignore[arg-type]
+        with place(replace(job, tls_ca=files["tls_cert"])) as made:
+            error = entered(made, away)
+            made.until(lambda made=made: bool(made.refused))  # type: ignore[misc]
+            assert isinstance(error, mz.PeerError)
+            assert f"its certificate {told}" in made.refused[0].message
+            assert heard in error.message
+            assert made.refused[0].hint == error.hint == tls.CERTIFICATES
 
 
 def test_files_that_hold_no_certificate(tmp_path: Path) -> None:
@@ -443,9 +462,12 @@ def test_files_that_hold_no_certificate(tmp_path: Path) -> None:
     _, other = tls._made()
     for files, told in [
         (written(tmp_path, "open", certificate, private, 0o644), "its mode is 0644"),
-        (written(tmp_path, "mixed", certificate, other), "they cannot be used"),
+        (written(tmp_path, "mixed", certificate, other), "the private key that the certificate was made with"),
         (written(tmp_path, "noise", b"noise", private), "they cannot be used"),
-        ({**good, "tls_key": str(tmp_path / "none")}, "cannot be read"),
+        *(
+            ({**good, file: str(tmp_path / "none")}, "none' cannot be read")
+            for file in ("tls_cert", "tls_key", "tls_ca")
+        ),
         ({**good, "tls_ca": str(tmp_path / "one.key")}, "MEZZO_TLS_CA"),
     ]:
         with pytest.raises(mz.InputError, match="MEZZO_TLS_") as caught:

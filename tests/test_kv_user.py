@@ -113,10 +113,21 @@ def test_an_end_that_nobody_holds_is_not_taken_for_root_s(way: str, monkeypatch:
         assert user.stranger(mine) == user._GONE, "nobody has accepted it yet"
         theirs, _ = door.accept()
         assert user.stranger(mine) == ""
-        mine.shutdown(socket.SHUT_WR)
         mine.close()
         assert user.stranger(theirs) == user._GONE
         theirs.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_end_that_has_said_its_last_words_belongs_to_its_user(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler says to who comes late how the job has ended, and nothing more."""
+    for name in {"_asked", "_listed"} - {WAYS[way].__name__}:
+        monkeypatch.setattr(user, name, _unknown)
+    with pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as (mine, theirs):
+        mine.shutdown(socket.SHUT_WR)
+        assert [user.stranger(sock) for sock in (mine, theirs)] == ["", ""]
+        monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+        assert all("it belongs to user 0" in user.stranger(sock) for sock in (mine, theirs))
 
 
 def _unknown(here: user.Place, there: user.Place) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mezzo.kvstore import wire
 from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.protocol.consistency import Bounded, Eventual, Sequential, parse
+from mezzo.kvstore.protocol.handshake import VERSION
 from mezzo.kvstore.protocol.keys import ALIGNMENT, Keys, Shard, cut, element, place, slices
 from mezzo.kvstore.shards import Budget, Shards
 from mezzo.kvstore.updater import UpdateRule
@@ -43,7 +44,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "address": texts,
     "consistency": texts,
     "deadline": st.floats(0, 1e9),
-    "num_workers": counts,
+    **dict.fromkeys(("num_workers", "num_servers"), counts),
     "servers": st.lists(texts, max_size=3).map(tuple),
     "hosts": st.lists(st.tuples(texts, st.lists(ranks, max_size=3).map(tuple)), max_size=3).map(tuple),
     "name": texts,
@@ -111,10 +112,8 @@ def test_random_bytes(data: bytes) -> None:
 
 @given(st.integers(1, 15), st.lists(st.integers(0, 255), min_size=40, max_size=40), st.binary(max_size=60))
 def test_random_bytes_after_a_good_beginning(kind: int, rest: list[int], metadata: bytes) -> None:
-    try_to_read(struct.pack("<4sBB", wire.MAGIC, wire.VERSION, kind) + bytes(rest)[:34] + b"\0" * 8 + metadata)
-    try_to_read(
-        struct.pack("<4sBBHiIqQQII", wire.MAGIC, wire.VERSION, kind, 0, 0, 0, 0, 0, 0, len(metadata), 0) + metadata
-    )
+    try_to_read(struct.pack("<4sBB", wire.MAGIC, VERSION, kind) + bytes(rest)[:34] + b"\0" * 8 + metadata)
+    try_to_read(struct.pack("<4sBBHiIqQQII", wire.MAGIC, VERSION, kind, 0, 0, 0, 0, 0, 0, len(metadata), 0) + metadata)
 
 
 def try_to_read(data: bytes) -> m.Message | None:
@@ -164,14 +163,14 @@ def kind_of(message: m.Message) -> int:
 
 def header(of: type, **given: int) -> bytes:
     """A header as nobody of ours would write it."""
-    fields = {"magic": wire.MAGIC, "version": wire.VERSION, "kind": kind_of(EMPTY[of]), "flags": 0}
+    fields = {"magic": wire.MAGIC, "version": VERSION, "kind": kind_of(EMPTY[of]), "flags": 0}
     fields |= {"rank": 0, "key": 1, "step": 1, "offset": 0, "length": 0, "metadata": 0, "zero": 0} | given
     return struct.pack("<4sBBHiIqQQII", *fields.values())
 
 
 EMPTY: dict[type, m.Message] = {m.Push: m.Push(1, 1, 0), m.Value: m.Value(1, 1, 0), m.Bye: m.Bye(0)}
 SAID = {
-    "speaks version 7": header(m.Push, version=1, length=400),
+    f"speaks version {VERSION}": header(m.Push, version=1, length=400),
     "does not speak the protocol": b"GET / HTTP/1.1\r\nHost: 127.0.0.1:9091\r\nAccept: */*\r\n\r\n",
     "a header has 48 bytes, here are 47": header(m.Push)[:-1],
     "no message of kind 99": header(m.Push, kind=99),
@@ -335,7 +334,7 @@ def test_keys_are_declared_once_and_the_same() -> None:
     named.admit(m.Init("w", "float32", (1,), 0, 4, 0))
     with pytest.raises(InputError, match=r"host 'b' declares float32\[2\].*, host 'a' declared float32\[1\]"):
         named.admit(m.Init("w", "float32", (2,), 0, 4, 1))
-    with pytest.raises(BudgetError, match="passes the limit of 100 bytes"):
+    with pytest.raises(BudgetError, match="passes the 100 bytes of MEZZO_KV_MEMORY"):
         keys.admit(m.Init("v", "float32", (10,), 0, 40))
     assert (len(keys), keys.nbytes) == (1, 64)
     assert keys.admit(m.Init("v", "float32", (9,), 0, 36)) == 2

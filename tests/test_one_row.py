@@ -11,8 +11,10 @@ import mezzo as mz
 from mezzo.ops.types import Array, f32
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.backends.onednn.postops import ELTWISE
+from mezzo.runtime.execution import kept_programs
+from mezzo.runtime.execution.cached_session import CachedSession
 from mezzo.runtime.execution.session import Session
-from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN is not installed")
 RNG = np.random.default_rng(0)
@@ -114,6 +116,34 @@ def test_one_row_and_many_in_turn(tmp_path: Any) -> None:
             want = x.astype(np.float64) @ w + np.arange(w.shape[1])
             assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()
             assert not read or session.bound_from == "variant"
+
+
+def test_sizes_that_read_weights_differently_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one size alone has of packed weights pushes no other size out, whatever the weights take."""
+    monkeypatch.setattr(kept_programs, "USUAL_BYTES", 1 << 20)
+    w = weights(*WIDE)
+    session = Session(product("gemm bias", w, "rows"), threads=1)
+    for rows in (1, 5) * 3:
+        session(RNG.standard_normal((rows, len(w))).astype(np.float32))
+    assert (session.stats().planned, session.stats().evicted) == (2, 0)
+
+
+@pytest.mark.parametrize(("kind", "layouts"), [(Session, 2), (CachedSession, 1)])
+def test_prompts_and_tokens_read_one_layout(kind: type[Session], layouts: int) -> None:
+    """A session with caches holds each weight once: many rows and single ones take turns in it."""
+    w = weights(*WIDE)
+    g = GraphBuilder("decoder")
+    x = g.input("x", f32(1, "new", len(w)))
+    past = g.input("past_0", f32(1, "past", len(w)))
+    g.add(Node("Concat", (past, x), ("present_0",), {"axis": 1}))
+    session = kind(g.graph([g.MatMul(x, g.const(w)), "present_0"]), threads=1)
+    for new in (5, 1):
+        fed = RNG.standard_normal((1, new, len(w))).astype(np.float32)
+        y, _ = session.run({"x": fed, "past_0": np.zeros((1, 0, len(w)), np.float32)}).values()
+        want = fed.astype(np.float64) @ w
+        assert np.abs(y - want).max() <= 1e-5 * np.abs(want).max()
+    constants = [a for executable in session._kept._kept for a in executable.constants.values()]
+    assert len({id(a) for a in constants if a.nbytes >= w.nbytes}) == layouts
 
 
 @pytest.mark.parametrize("sizes", [SQUARE, WIDE])

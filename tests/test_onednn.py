@@ -17,6 +17,7 @@ import pytest
 from mezzo.ops import OPS, DType, Sample, Tensor
 from mezzo.ops.types import f32
 from mezzo.runtime.backends.onednn import KERNELS
+from mezzo.runtime.backends.onednn import library as onednn_library
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.backends.onednn.memory import Memory
 from mezzo.runtime.backends.onednn.primitive import repacked
@@ -414,6 +415,44 @@ for step in session.program.all_steps(): assert not step.choice.kernel.startswit
 print(find())
 """
     assert process(code, MEZZO_ONEDNN="off").split() == ["MEZZO_ONEDNN=off"]
+
+
+@needed
+def test_without_the_library_that_is_installed_with_it_the_first_model_warns() -> None:
+    code = """
+import warnings
+from mezzo.runtime.backends.onednn import library
+library.find.cache_clear()
+library._FILES = library._SYSTEM = ()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        g = t.GraphBuilder()
+        graph = g.graph([g.MatMul(g.input("a", t.f32(2, 2)), g.input("b", t.f32(2, 2)))])
+        t.Session(graph).run({"a": t.np.eye(2, dtype="f"), "b": t.np.eye(2, dtype="f")})
+(warning,) = caught
+assert warning.category is library.SlowKernels
+assert str(warning.message).startswith("oneDNN is not found (it is not installed): NumPy computes"), warning
+print("warned once")
+"""
+    assert process(code) == "warned once\n"
+
+
+def test_the_library_is_found_where_pip_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `--prefix`, and wherever the record of its wheel says."""
+    packages = tmp_path / "lib/python3/site-packages"
+    module = packages / "mezzo/runtime/backends/onednn/library.py"
+    recorded = tmp_path / "elsewhere/lib/libdnnl.so.3"
+    wheel = packages / "onednn_cpu_gomp-2023.2.0.dist-info"
+    for file in (tmp_path / "lib/libdnnl.so.3", module, recorded, wheel / "METADATA"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: onednn-cpu-gomp\nVersion: 2023.2.0\n")
+    (wheel / "RECORD").write_text("../../../elsewhere/lib/libdnnl.so.3,,\n")
+    monkeypatch.setattr(onednn_library, "__file__", str(module))
+    monkeypatch.syspath_prepend(str(packages))
+    found = [os.path.realpath(path) for path in onednn_library._candidates()]
+    assert {str(tmp_path / "lib/libdnnl.so.3"), str(recorded)} <= {*found}
 
 
 @needed

@@ -172,6 +172,8 @@ CASES: dict[str, Callable[[], Case]] = {
         replace(_draft("matmul", (), _m(1, 2, 1, 2), _m(1, 2, 2, 5, strides=(20, 5, 10, 1)), _m(1, 2, 1, 5)),
                 attributes=Attributes(math="bf16")), lambda x, w: x @ w),
     "reorder, zero point of the source": _steps,
+    "reorder, int32": lambda: (
+        _draft("reorder", (), *(Memory((8, 8, 8), DType.INT32, layout) for layout in ("acb", ""))), lambda x: x),
 }  # fmt: skip
 WIDE = {  # with AVX-512 alone
     "pooling, a whole operand",
@@ -184,7 +186,12 @@ NARROW = {  # with AVX2 alone: more has vectors for these blocks
     "reorder, zero point of the source",
 }
 OVER = {"binary, 16 bits in blocks of four": 0, "binary, over its second operand": 1}  # the operand it is written over
-NOT_ASKED = {"pooling, a sum", "matmul, strides of size 1", "reorder, zero point of the source"}  # by any kernel
+NOT_ASKED = {  # by any kernel
+    "pooling, a sum",
+    "matmul, strides of size 1",
+    "reorder, zero point of the source",
+    "reorder, int32",
+}
 
 
 def _laid(array: Array, m: Memory) -> Array:
@@ -207,8 +214,8 @@ def outcome(name: str) -> str:
     for place in draft.places:
         m = draft.at(place)[0].memory
         if place[0] == "in":
-            steps = m.dtype is DType.UINT8
-            given.append((rng.integers(0, 256, m.dims) if steps else rng.standard_normal(m.dims)).astype(m.dtype.numpy))
+            most = {DType.UINT8: 256, DType.INT32: 1 << 30}.get(m.dtype)
+            given.append((rng.integers(0, most, m.dims) if most else rng.standard_normal(m.dims)).astype(m.dtype.numpy))
             if "NaN" in name and not place[1]:
                 given[-1].flat[0] = np.nan
             arrays[place] = _laid(given[-1], m)
@@ -219,9 +226,9 @@ def outcome(name: str) -> str:
     result = draft.operands[-1].memory
     got = repacked(arrays["out", 0], result, result.row_major().handle.value).view(result.dtype.numpy)
     with np.errstate(all="ignore"):
-        want = wanted(*(x.astype(np.float32) for x in given))
+        want = wanted(*(x.astype(np.float64 if x.dtype == np.int32 else np.float32) for x in given))
         tolerance = 1e-4 if result.dtype is DType.FLOAT and draft.attributes.math == "strict" else 5e-2
-        same = np.allclose(got.reshape(result.dims).astype(np.float32), want, rtol=0, atol=tolerance, equal_nan=True)
+        same = np.allclose(got.reshape(result.dims).astype(want.dtype), want, rtol=0, atol=tolerance, equal_nan=True)
     return "wrong" if status or not same else "right"
 
 

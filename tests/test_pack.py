@@ -155,6 +155,6 @@ def test_a_fit_that_waits_for_data_warns() -> None:
 
     samples = mz.data.ArrayDataset(data.inputs[:48], data.labels[:48].astype(np.int64)).transform(late)
     loader = mz.data.DataLoader(samples, 8)
-    with pytest.warns(UserWarning, match=r"the trainer waited \d+% of the time for data, of which 100% is augment"):
+    with pytest.warns(UserWarning, match=r"the trainer waited \d+% of the time for data, of which \d+% is augment"):
         trainer.fit(loader)
     assert loader.stats().utilisation < 0.9

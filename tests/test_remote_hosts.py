@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import mezzo as mz
 from mezzo.tools.cli import cli
-from mezzo.tools.hosts import members_on
+from mezzo.tools.hosts import by_shell, evenly, members_on, seen_from
 from mezzo.tools.remote import asked, through
 
 from .test_kv_schedulers import _alive
@@ -55,6 +55,33 @@ def test_a_job_on_hosts(tmp_path: Path) -> None:
     assert "a secret" not in started
 
 
+def test_a_job_that_is_over_at_once(tmp_path: Path) -> None:
+    """Its agents have not met the servers by then, and wait for nobody."""
+    (tmp_path / "shell.py").write_text(SHELL)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "mezzo", "launch", "-n", "2", "--hosts", "127.0.0.1,127.0.0.2"]
+    ended = subprocess.run(
+        [*command, "--ssh", f"{sys.executable} shell.py", "script.py", "0"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_worker_that_ends_first_leaves_the_agent_to_others(tmp_path: Path) -> None:
+    """The first worker of a host starts the agent, and leaves long before the second."""
+    (tmp_path / "shell.py").write_text(SHELL)
+    wait = "    time.sleep(2.0 * (kv.rank == 1))\n"
+    (tmp_path / "script.py").write_text(
+        SCRIPT.replace("import os, sys", "import os, sys, time").replace("sys.exit", wait + "sys.exit")
+    )
+    command = [sys.executable, "-m", "mezzo", "launch", "-n", "3", "--hosts", "127.0.0.1,127.0.0.2"]
+    ended = subprocess.run(
+        [*command, "--ssh", f"{sys.executable} shell.py", "script.py", "0"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_what_runs_elsewhere_ends_with_the_connection(tmp_path: Path) -> None:
     """Also what it has started itself; the folder and the variables are those of the launcher."""
     code = "import os, subprocess, sys; print(os.environ['GIVEN'], os.getpgid(0), flush=True); "
@@ -79,12 +106,12 @@ def test_what_runs_elsewhere_ends_with_the_connection(tmp_path: Path) -> None:
 
 
 def test_hosts_that_make_no_job() -> None:
-    for hosts, workers in ((["a", "a"], 2), (["a", "b"], 1)):
+    for hosts, shares in ((["a", "a"], [1, 1]), (["a", "b"], evenly(1, 2))):
         with pytest.raises(mz.InputError, match="name each once"):
-            members_on(hosts, ["true"], workers, 0, {}, "ssh", None)
+            members_on(hosts, shares, ["true"], 0, {}, "127.0.0.1", by_shell(hosts, "ssh"))
     with pytest.raises(mz.InputError, match="no address of this machine"):
-        members_on(["a"], ["true"], 1, 0, {}, "ssh", "192.0.2.1")
+        members_on(["a"], [1], ["true"], 0, {}, "192.0.2.1", by_shell(["a"], "ssh"))
     with pytest.raises(mz.InputError, match="--address"):
-        members_on(["nowhere.invalid"], ["true"], 1, 0, {}, "ssh", None)
+        seen_from("nowhere.invalid")
     for options in (["--hosts", "0"], ["--hosts", "a,b", "--rejoin", "--restarts", "1"]):
         assert CliRunner().invoke(cli, ["launch", "-n", "2", *options, "true"]).exit_code == 2

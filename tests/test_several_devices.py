@@ -28,6 +28,7 @@ from mezzo.runtime.backends.cuda.host import HostSteps
 from mezzo.runtime.execution.functions import FUNCTIONS
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.cli import cli
+from mezzo.train.shares import Samples, batch_axis
 from mezzo.train.team import split
 
 from .capture_tables import check, table
@@ -430,13 +431,14 @@ def test_a_store_adds_up_what_lies_on_several_gpus(three: Standin, kind: str, ma
 def test_a_feed_is_split_along_its_batch_axis(dims: Any, batch: Any, shape: Any, sizes: Any) -> None:
     x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     size = 10 if batch == 5 else 5
-    parts = split({"x": x}, size, batch, {"x": f32(*dims)}, 2)
+    axis = batch_axis(f32(*dims), batch)
+    parts = split({"x": x}, size, Samples(batch, {} if axis is None else {"x": axis}), 2)
     assert [part.feeds["x"].shape for part in parts] == sizes
     assert [part.size for part in parts] == ([5, 5] if batch == 5 else [3, 2])
 
 
 def test_samples_that_are_missing_are_told_before_they_are_split() -> None:
     with pytest.raises(InputError, match=r"its shape is \[4, 3\], and the batch of 5 is split along axis 0"):
-        split({"x": np.zeros((4, 3))}, 5, "n", {"x": f32("n", 3)}, 2)
-    parts = split({"x": np.arange(2.0)}, 2, "n", {"x": f32("n")}, 4)
+        split({"x": np.zeros((4, 3))}, 5, Samples("n", {"x": 0}), 2)
+    parts = split({"x": np.arange(2.0)}, 2, Samples("n", {"x": 0}), 4)
     assert [(part.size, part.feeds["x"].tolist()) for part in parts] == [(1, [0]), (1, [1]), (0, [1]), (0, [1])]

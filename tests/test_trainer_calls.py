@@ -10,6 +10,7 @@ import pytest
 
 from mezzo.data import DataLoader
 from mezzo.models.digits import digits_model, held_out
+from mezzo.nd import asarray
 from mezzo.ops.errors import InputError
 from mezzo.runtime.optimizer import SGD
 from mezzo.train.names import ATTRIBUTES
@@ -64,3 +65,13 @@ def test_names_that_are_told_exist() -> None:
     for meant in ATTRIBUTES.values():
         for name in re.findall(r"trainer\.([a-z_]+)", meant):
             assert hasattr(trainer, name), meant
+
+
+@pytest.mark.parametrize("how", [{}, {"micro_batches": 2}, {"device": "cpu:0,cpu:1"}])
+def test_arrays_of_nd_are_batches_as_those_of_numpy_are(how: dict[str, Any]) -> None:
+    plain, own = (Trainer(digits_model(), metrics=["top_k"], **how) for _ in range(2))
+    digits = held_out()
+    feeds = {"image": digits.inputs[:8], "target": digits.labels[:8]}
+    ours = {n: asarray(a) for n, a in feeds.items()}
+    assert own.step(ours) == plain.step(feeds)
+    assert own.evaluate([ours]) == plain.evaluate([feeds])

@@ -98,8 +98,8 @@ OTHERS: dict[str, tuple[Any, ...]] = {
 
 def documented(op: str, schema: Any) -> dict[str, tuple[Any, ...]]:
     """The values that attributes may have, by attribute, of those that have few."""
-    found = {a: VALUES[f"{op}.{a}"] for a in schema.attributes if f"{op}.{a}" in VALUES}
-    return found | {a: (0, 1) for a, s in schema.attributes.items() if a in FLAGS and _is_int(s) and a not in found}
+    values = {a: VALUES[f"{op}.{a}"] for a in schema.attributes if f"{op}.{a}" in VALUES}
+    return values | {a: (0, 1) for a, s in schema.attributes.items() if a in FLAGS and _is_int(s) and a not in values}
 
 
 def _is_int(attribute: Any) -> bool:
@@ -110,21 +110,21 @@ def gaps(op: str, schema: Any, samples: Sequence[Sample]) -> dict[str, Tries]:
     """The attributes, and the documented values of attributes, that no sample shows: in words, and what a sample could
     be given to show them."""
     few = documented(op, schema)
-    found = dict[str, Tries]()
+    missing = dict[str, Tries]()
     for name in schema.attributes:
         key = f"{op}.{name}"
         given = [s.attrs.get(name) for s in samples if s.attrs.get(name) is not None]
         if name in few:
             seen = {_value(s.attrs, name, schema) for s in samples}
-            found |= {f"{name}={v}": _given({name: v}) for v in few[name] if v not in seen}
+            missing |= {f"{name}={v}": _given({name: v}) for v in few[name] if v not in seen}
         elif key in ENTRIES:
             within = {entry for value in given for entry in value or ()}
-            found |= {f"{name}: {v}": _entry(name, v, op) for v in ENTRIES[key] if v not in within}
+            missing |= {f"{name}: {v}": _entry(name, v, op) for v in ENTRIES[key] if v not in within}
         elif not given:
-            found[name] = (
+            missing[name] = (
                 _tensor(name) if name.endswith("_as_tensor") else _given(*({name: v} for v in OTHERS.get(key, ())))
             )
-    return found
+    return missing
 
 
 def _given(*values: dict[str, Any]) -> Tries:
@@ -145,8 +145,8 @@ def _tensor(name: str) -> Tries:
     plain = name.removesuffix("_as_tensor")
 
     def tries(sample: Sample) -> list[dict[str, Any]]:
-        rest = {a: v for a, v in sample.attrs.items() if a != plain}
-        return [{**rest, name: np.array(sample.attrs[plain], np.float32)}] if plain in sample.attrs else []
+        others = {a: v for a, v in sample.attrs.items() if a != plain}
+        return [{**others, name: np.array(sample.attrs[plain], np.float32)}] if plain in sample.attrs else []
 
     return tries
 

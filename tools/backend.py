@@ -117,9 +117,9 @@ class Backend(BaseBackend):
             if name in known:
                 model.graph.output.append(known[name])
             elif name:
-                told = outputs_info[index] if outputs_info else (next(iter(arrays.values()), np.float32()).dtype, None)
-                kind = DType.of(told[0]).onnx
-                model.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, told[1]))
+                info = outputs_info[index] if outputs_info else (next(iter(arrays.values()), np.float32()).dtype, None)
+                kind = DType.of(info[0]).onnx
+                model.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, info[1]))
         return cls.run_model(model, arrays, device, **kwargs)
 
 

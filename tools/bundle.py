@@ -47,12 +47,12 @@ def bundle(model: Path, output: Path) -> Report:
         try:
             with handle:
                 handle.write(SHEBANG)
-                with ZipFile(handle, "w", ZIP_DEFLATED) as made:
-                    _store_model(made, handle.tell(), pieces)
+                with ZipFile(handle, "w", ZIP_DEFLATED) as archive:
+                    _store_model(archive, handle.tell(), pieces)
                     for name, text in FRONT.items():
-                        made.writestr(ZipInfo(name, EPOCH), text, ZIP_DEFLATED)
+                        archive.writestr(ZipInfo(name, EPOCH), text, ZIP_DEFLATED)
                     for path in modules:
-                        _add_module(made, path, f"mezzo/{path.relative_to(root).as_posix()}")
+                        _add_module(archive, path, f"mezzo/{path.relative_to(root).as_posix()}")
                 handle.flush()
                 os.fsync(handle.fileno())
             put_in_place(temporary, target)
@@ -79,26 +79,26 @@ def _compiled(model: Path) -> Iterator[Any]:
     yield from encode(load(model).graph, source=model.name)
 
 
-def _store_model(made: ZipFile, begin: int, pieces: Iterable[Any]) -> None:
+def _store_model(archive: ZipFile, begin: int, pieces: Iterable[Any]) -> None:
     """The model uncompressed, its first byte aligned, so that it is mapped where it lies."""
     entry = ZipInfo(MODEL, EPOCH)
     entry.compress_type = ZIP_STORED
     start = begin + 30 + len(MODEL) + ZIP64_EXTRA + 4
     padding = -start % ALIGN
     entry.extra = struct.pack("<HH", 0xD935, padding) + b"\0" * padding  # the id that Android uses for padding
-    with made.open(entry, "w", force_zip64=True) as file:
+    with archive.open(entry, "w", force_zip64=True) as file:
         for piece in pieces:
             file.write(piece)
 
 
-def _add_module(made: ZipFile, path: Path, name: str) -> None:
-    made.writestr(ZipInfo(name, EPOCH), path.read_bytes(), ZIP_DEFLATED)
+def _add_module(archive: ZipFile, path: Path, name: str) -> None:
+    archive.writestr(ZipInfo(name, EPOCH), path.read_bytes(), ZIP_DEFLATED)
     # Python reads compiled modules from a zip and never writes them: without these every start would compile
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder, "module.pyc")
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
         py_compile.compile(str(path), str(compiled), dfile=name, doraise=True, invalidation_mode=mode)
-        made.writestr(ZipInfo(f"{name}c", EPOCH), compiled.read_bytes(), ZIP_DEFLATED)
+        archive.writestr(ZipInfo(f"{name}c", EPOCH), compiled.read_bytes(), ZIP_DEFLATED)
 
 
 def _report(target: Path, modules: int) -> Report:

@@ -57,11 +57,13 @@ class _Filled:
         """The cell as it ends."""
         marks = {"run": Mark.YES if self.trials and not self.wrong else Mark.NO}
         for what in ("train", "export"):
-            said = {getattr(t, what) for t in self.trials} - {None}
+            outcomes = {getattr(t, what) for t in self.trials} - {None}
             if what == "train" and place[1] not in TRAINED:
-                said = set()
-            marks[what] = Mark.NONE if not said and marks["run"] is Mark.YES else Mark.YES if said == {""} else Mark.NO
-            self.wrong += [f"{what}: {text}" for text in sorted(said - {""})]
+                outcomes = set()
+            marks[what] = (
+                Mark.NONE if not outcomes and marks["run"] is Mark.YES else Mark.YES if outcomes == {""} else Mark.NO
+            )
+            self.wrong += [f"{what}: {text}" for text in sorted(outcomes - {""})]
         kernels = frozenset[str]().union(*(t.kernels for t in self.trials))
         judges = frozenset[str]().union(*(t.judges for t in self.trials))
         return Cell(

@@ -115,11 +115,11 @@ def _onnx(path: Path, findings: _Findings) -> Graph:
     _tell(
         findings, [(u.domain or "ai.onnx", u.op, u.opset, u.count, "no" if u.problem else "yes", u.hint) for u in used]
     )
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OutOfOrder)
         graph = load_onnx(path, budget=findings.budget)
-    if said:
-        findings.facts["order"] = "; ".join(str(warning.message) for warning in said)
+    if caught:
+        findings.facts["order"] = "; ".join(str(warning.message) for warning in caught)
     return graph
 
 

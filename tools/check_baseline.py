@@ -54,11 +54,11 @@ class Baseline:
         try:
             if path.stat().st_size > LARGEST:
                 raise ValueError(f"it has more than {LARGEST} bytes")
-            said = json.loads(path.read_text("utf8"))
-            if said["format"] != FORMAT:
-                raise ValueError(f"format {said['format']!r} is not {FORMAT}")
-            files = {str(name): [_print(row) for row in rows] for name, rows in said["files"].items()}
-            return cls(files, str(said["mezzo"]))
+            content = json.loads(path.read_text("utf8"))
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']!r} is not {FORMAT}")
+            files = {str(name): [_print(row) for row in rows] for name, rows in content["files"].items()}
+            return cls(files, str(content["mezzo"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             hint = "--write-baseline writes one"
             raise InputError(f"no file of known problems: {error}", where=str(path), hint=hint) from error

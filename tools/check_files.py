@@ -19,15 +19,15 @@ Told = Callable[[Path], object]
 
 def paths(patterns: Iterable[str]) -> list[Path]:
     """The files of names and patterns (`**` goes into folders), each once; InputError for a pattern without any."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for pattern in patterns:
         matching = (
             [pattern] if os.path.lexists(pattern) or not has_magic(pattern) else sorted(glob(pattern, recursive=True))
         )
         if not matching:
             raise InputError("no file matches", where=pattern, hint="check the pattern and the working folder")
-        found.update((Path(m), None) for m in matching)
-    return list(found)
+        files.update((Path(m), None) for m in matching)
+    return list(files)
 
 
 def check_files(

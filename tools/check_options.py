@@ -32,10 +32,10 @@ class Options:
         Tolerance.parse(self.tolerance)
         parse_sizes((*self.sizes, *self.inputs))
         runs = self.against or self.record or self.round_trip
-        said = "--tolerance" if self.tolerance else "--input" if self.inputs else "--dim" if self.sizes else ""
-        if said and not runs and (said != "--dim" or self.device == "cpu"):
+        option = "--tolerance" if self.tolerance else "--input" if self.inputs else "--dim" if self.sizes else ""
+        if option and not runs and (option != "--dim" or self.device == "cpu"):
             hint = "add --against, --record or --round-trip, or leave it out"
-            raise InputError("it says something of a run, and nothing is run", where=said, hint=hint)
+            raise InputError("it says something of a run, and nothing is run", where=option, hint=hint)
 
 
 AS_IT_IS = Options()

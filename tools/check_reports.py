@@ -51,10 +51,10 @@ def junit(verdicts: Sequence[Verdict]) -> str:
         suite = ElementTree.SubElement(root, "testsuite", name=_clean(v.path), time=str(v.seconds))
         for part in _parts([v]):
             case = ElementTree.SubElement(suite, "testcase", classname=_clean(v.path), name=part)
-            found = [p for p in v.problems if p.part == part and not p.known]
-            if found:
-                text = "\n".join(f"{p}\n  hint: {p.hint}" if p.hint else str(p) for p in found)
-                failure = ElementTree.SubElement(case, "failure", message=_clean(str(found[0])), type=v.status)
+            problems = [p for p in v.problems if p.part == part and not p.known]
+            if problems:
+                text = "\n".join(f"{p}\n  hint: {p.hint}" if p.hint else str(p) for p in problems)
+                failure = ElementTree.SubElement(case, "failure", message=_clean(str(problems[0])), type=v.status)
                 failure.text = _clean(text)
         cases = suite.findall("testcase")
         suite.set("tests", str(len(cases)))

@@ -52,9 +52,9 @@ def choices(graph: Graph) -> dict[str, Array]:
             for mine, other in ((first, second), (second, first)):
                 if mine in origin and other in constants and constants[other].size <= MOST:
                     compared.setdefault(origin[mine], set()).update(constants[other].reshape(-1).astype(int).tolist())
-    found = {n: np.arange(size) for n, size in places.items()}
+    candidates = {n: np.arange(size) for n, size in places.items()}
     for name, values in compared.items():
         kind = graph.types[name]
-        if name not in found and (len(values) > 1 or (isinstance(kind, Tensor) and kind.dims == ())):
-            found[name] = np.array(sorted(values))
-    return found
+        if name not in candidates and (len(values) > 1 or (isinstance(kind, Tensor) and kind.dims == ())):
+            candidates[name] = np.array(sorted(values))
+    return candidates

@@ -94,16 +94,16 @@ def run(
 
     session = load(model, device=device, precision=precision)
     files = given_arrays(given)
-    rest = {p.name for p in session.inputs} - set(files)
+    missing = {p.name for p in session.inputs} - set(files)
     feeds: dict[str, Any] = dict(files)
-    if rest:
+    if missing:
         sizes = inputs.shapes(session, inputs.parse_sizes(shapes))
-        feeds |= {n: a for n, a in inputs.random_feeds(session, sizes, seed).items() if n in rest}
+        feeds |= {n: a for n, a in inputs.random_feeds(session, sizes, seed).items() if n in missing}
     results = session.run(feeds)
     if output:
         _write(output, results)
     rows = [(n, str(a.dtype), str(list(a.shape)), *_summary(a)) for n, a in _arrays(results)]
-    facts = {"inputs": ", ".join(f"{n}{' (random)' if n in rest else ''}" for n in feeds)}
+    facts = {"inputs": ", ".join(f"{n}{' (random)' if n in missing else ''}" for n in feeds)}
     table = Table("Outputs", ("output", "element type", "shape", "min", "mean", "max"), rows)
     show(Report(str(model), facts, (table,)), as_json=as_json)
 
@@ -122,8 +122,16 @@ def run(
 @click.option("--sizes", "walks", metavar="DIM=1..512", multiple=True, help="Plan for sizes of a dim; what each costs.")
 @click.option("--buckets", type=click.Choice(["auto"]), help="Round sizes up where that is proven to change nothing.")
 @click.option("--workers", type=click.IntRange(1), help="Plan a training on so many ranks: the memory of each.")
-@click.option("--optimizer", default="adam", show_default=True, help="Of --workers.")
-@click.option("--place", "places", metavar="PATTERN=DEVICE", multiple=True, help="Parts of the model on other devices.")
+@click.option("--micro-batches", type=click.IntRange(2), help="Plan a training with a batch in so many parts (1F1B).")
+@click.option("--optimizer", default="adam", show_default=True, help="Of --workers and --micro-batches.")
+@click.option(
+    "--place",
+    "places",
+    metavar="PATTERN=DEVICE",
+    multiple=True,
+    help="Parts of the model on other devices; auto: a placement that fits --room.",
+)
+@click.option("--room", "rooms", metavar="DEVICE=SIZE", multiple=True, help="Memory of a device for --place auto.")
 @device_option
 @precision_option
 @shape_option
@@ -137,8 +145,10 @@ def explain(
     walks: tuple[str, ...],
     buckets: Literal["auto"] | None,
     workers: int | None,
+    micro_batches: int | None,
     optimizer: str,
     places: tuple[str, ...],
+    rooms: tuple[str, ...],
     device: str,
     precision: str,
     shapes: tuple[str, ...],
@@ -162,8 +172,9 @@ def explain(
 
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}
-    if workers is not None and places:
-        raise InputError("--place beside --workers", hint="explain them one after the other")
+    if workers is not None and (places or micro_batches):
+        raise InputError(f"{'--place' if places else '--micro-batches'} beside --workers",
+                         hint="explain them one after the other")  # fmt: skip
     if workers is not None:
         from ..importers import load_graph
         from .explain_training import scaling_of, training_table
@@ -174,15 +185,28 @@ def explain(
             planned.append(scaling_of(graph, workers, optimizer, asked, seed, device, card))
         show(Report(str(model), facts, planned), as_json=as_json)
         return
-    place = inputs.parse_sizes(places) or None
+    place: Any = inputs.parse_sizes(() if places == ("auto",) else places) or None
+    room = {d: parse_size(text) for d, text in inputs.parse_sizes(rooms).items()}
+    if room and places != ("auto",):
+        raise InputError("--room without --place auto", hint="add --place auto")
+    if places == ("auto",):
+        from .fills import auto_place
+
+        place, device = auto_place(load(model, precision=precision), room, inputs.parse_sizes(shapes), seed), "cpu"
+    if micro_batches is not None:
+        from .explain_training import pipeline_report
+
+        show(pipeline_report(model, place, micro_batches, optimizer, inputs.parse_sizes(shapes), seed, device, facts),
+             as_json=as_json)  # fmt: skip
+        return
     session = load(model, device=device, place=place, precision=precision, buckets=buckets)
     limit = parse_size(budget) if budget else None
     parts = tuple(part for part, on in flags.items() if on) or (() if walks else ("graph", "kernels", "memory"))
 
-    def told(feeds: dict[str, Any]) -> tuple[Report, dict[str, tuple[int, ...]]]:
-        return report(session, feeds, parts, card=card), {n: np.shape(a) for n, a in feeds.items()}
+    def report_of(feeds: dict[str, Any]) -> tuple[Report, dict[str, tuple[int, ...]]]:
+        return report(session, feeds, parts, card=card, room=room), {n: np.shape(a) for n, a in feeds.items()}
 
-    chosen, (made, sizes) = first_that_runs(session, inputs.parse_sizes(shapes), seed, told)
+    chosen, (summary, sizes) = first_that_runs(session, inputs.parse_sizes(shapes), seed, report_of)
     facts |= {"sizes_chosen": chosen} if chosen else {}
     if html:
         html.write_text(timeline(session.program, model.name), "utf8")
@@ -190,13 +214,13 @@ def explain(
     if limit is not None:
         dim, batch, arena = largest_batch(session, sizes, limit)
         facts |= {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
-    tables = [*made.tables]
+    tables = [*summary.tables]
     for walk in walks:
         from .explain_sizes import explain_sizes, parse_walk
 
         table, about = explain_sizes(session, *parse_walk(walk), inputs.parse_sizes(shapes), seed)
         tables, facts = [*tables, table], facts | about
-    show(Report(made.title, {**made.facts, **facts}, tables), as_json=as_json)
+    show(Report(summary.title, {**summary.facts, **facts}, tables), as_json=as_json)
 
 
 @cli.command()
@@ -271,8 +295,8 @@ def memory(trace: Path, roundings: tuple[str, ...], limit: str | None, keep: str
     """Replay TRACE (of mz.memory.record) on pools of several rules: peaks, waste, and blocks that had to be made."""
     from .memory import memory as report
 
-    made = report(trace, roundings, limit=parse_size(limit) if limit else None, keep=parse_size(keep))
-    show(made, as_json=as_json)
+    result = report(trace, roundings, limit=parse_size(limit) if limit else None, keep=parse_size(keep))
+    show(result, as_json=as_json)
 
 
 @cli.command()
@@ -289,8 +313,8 @@ def demo(picture: Path, as_json: bool) -> None:
 
     with Progress(disable=as_json, transient=True) as progress:
         task = progress.add_task("reading digits", total=ticks())
-        made = report(picture, lambda: progress.advance(task))
-    show(made, as_json=as_json)
+        result = report(picture, lambda: progress.advance(task))
+    show(result, as_json=as_json)
 
 
 @cli.command()
@@ -314,10 +338,10 @@ def bench(
     from .bench import bench as report
 
     files = given_arrays(given)
-    made = report(model, files, shapes, seed, **how)
+    result = report(model, files, shapes, seed, **how)
     if into and into != "-":
-        Path(into).write_text(made.json_text() + "\n", "utf8")
-    show(made, as_json=into == "-")
+        Path(into).write_text(result.json_text() + "\n", "utf8")
+    show(result, as_json=into == "-")
 
 
 class _Again(click.Command):
@@ -464,12 +488,12 @@ def train(
 
         kvstore = create("dist_sync" if how.device == "cpu" else "nccl")
     with kvstore or nullcontext(), interruptible() as asked, Watch(quiet=quiet or into == "-") as watch:
-        made = report(model, data, how, watch, asked.is_set, kvstore)
-    if made is None:
+        result = report(model, data, how, watch, asked.is_set, kvstore)
+    if result is None:
         return
     if into and into != "-":
-        Path(into).write_text(made.json_text() + "\n", "utf8")
-    show(made if into == "-" else Report(made.title, made.facts, made.tables[:1]), as_json=into == "-")
+        Path(into).write_text(result.json_text() + "\n", "utf8")
+    show(result if into == "-" else Report(result.title, result.facts, result.tables[:1]), as_json=into == "-")
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

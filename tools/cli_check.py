@@ -197,13 +197,13 @@ def coverage(
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("running samples", total=None)
-        found = table(*operators, jobs=jobs, tell=lambda _, total: progress.update(task, advance=1, total=total))
+        results = table(*operators, jobs=jobs, tell=lambda _, total: progress.update(task, advance=1, total=total))
     for path, make in ((markdown, written.markdown), (html, written.html)):
         if path:
-            path.write_text(make(found), "utf8")
+            path.write_text(make(results), "utf8")
     if into and into != "-":
-        Path(into).write_text(written.as_json(found) + "\n", "utf8")
+        Path(into).write_text(written.as_json(results) + "\n", "utf8")
     if into == "-":
-        print(written.as_json(found))
+        print(written.as_json(results))
     else:
-        show(written.report(found), as_json=False, width=WIDE)
+        show(written.report(results), as_json=False, width=WIDE)

@@ -95,24 +95,24 @@ def _verify(path: Path, workers: int | None, as_json: bool) -> int:
 
     with Progress(disable=as_json, transient=True) as bar:
         task = bar.add_task("reading", total=None)
-        found = verify_records(path, workers=workers, progress=lambda done: bar.advance(task, done))
+        verified = verify_records(path, workers=workers, progress=lambda done: bar.advance(task, done))
     facts = {
-        "records": found.records,
-        "damaged": len(found.damaged),
-        "index": "there" if found.index else "missing: --index writes it",
-        "checksums": "compared" if found.checksums else "none: damage of pixels is not told",
+        "records": verified.records,
+        "damaged": len(verified.damaged),
+        "index": "there" if verified.index else "missing: --index writes it",
+        "checksums": "compared" if verified.checksums else "none: damage of pixels is not told",
     }
-    tables = [Table("Damaged records", ("record", "why"), found.damaged)] if found.damaged else []
+    tables = [Table("Damaged records", ("record", "why"), verified.damaged)] if verified.damaged else []
     show(Report(str(path), facts, tables), as_json=as_json)
-    return DAMAGED if found.damaged else 0
+    return DAMAGED if verified.damaged else 0
 
 
 def _index(path: Path, as_json: bool) -> int:
     """Write the index of a file anew; the exit code."""
     from ..data.records import rebuild_index
 
-    found = rebuild_index(path)
-    facts = {"records": len(found.begins) - len(found.damage), "damaged": len(found.damage)}
-    rows = [(f"record {n} at byte {found.begins[n]}", why) for n, why in found.damage.items()]
+    index = rebuild_index(path)
+    facts = {"records": len(index.begins) - len(index.damage), "damaged": len(index.damage)}
+    rows = [(f"record {n} at byte {index.begins[n]}", why) for n, why in index.damage.items()]
     show(Report(str(path), facts, [Table("Damaged records", ("record", "why"), rows)] if rows else []), as_json=as_json)
-    return DAMAGED if found.damage else 0
+    return DAMAGED if index.damage else 0

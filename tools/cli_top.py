@@ -29,8 +29,8 @@ def top(job: Path | None, once: bool, as_json: bool, every: float) -> None:
 
     with Onlooker(job_of(job)) as looking:
         try:
-            while (found := looking.look()) is not None:
-                show_view(view(found), as_json, clear=not once)
+            while (overview := looking.look()) is not None:
+                show_view(view(overview), as_json, clear=not once)
                 if once:
                     return
                 looking.rest(every)

@@ -117,16 +117,16 @@ def ratios(ours: Measured, peer: Measured) -> list[float]:
     return [theirs / mine for mine, theirs in zip(ours.rounds, peer.rounds, strict=False)]
 
 
-def relative_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
+def relative_error(actual: Sequence[Any], expected: Sequence[Any]) -> float:
     """The largest difference over the largest magnitude of that output; infinite where shapes or kinds differ."""
-    if len(found) != len(expected):
+    if len(actual) != len(expected):
         return float("inf")
-    return max((error(a, b)[0] for a, b in zip(found, expected, strict=True)), default=0.0)
+    return max((error(a, b)[0] for a, b in zip(actual, expected, strict=True)), default=0.0)
 
 
-def error(found: Any, expected: Any) -> tuple[float, float]:
+def error(actual: Any, expected: Any) -> tuple[float, float]:
     """The largest and the mean difference of one output, each over the largest magnitude."""
-    a, b = np.asarray(found), np.asarray(expected)
+    a, b = np.asarray(actual), np.asarray(expected)
     if a.shape != b.shape:
         return float("inf"), float("inf")
     if b.dtype.kind not in "biufV":
@@ -269,12 +269,12 @@ def against(
     """Our engine and others on one model; `onnx` is the file that the peers read, if it is another."""
     ours = Contestant(OURS, command(OURS), {"model": str(model), "precision": precision})
     others = [Contestant(p, command(p), {"model": str(onnx or model)}) for p in peers]
-    found = race([ours, *others], feeds, threads=threads, rounds=rounds, seconds=seconds, tell=tell)
-    for m in found.values():
+    measured = race([ours, *others], feeds, threads=threads, rounds=rounds, seconds=seconds, tell=tell)
+    for m in measured.values():
         if m.failed:
             raise EngineFailed(m.failed, where=m.engine, hint=_HINTS.get(m.engine, "it ran in a process of its own"))
     rows: list[tuple[Any, ...]] = []
-    for m in found.values():
+    for m in measured.values():
         spans = (milliseconds(s) for s in (m.median, m.p50, m.p99, m.load, m.first))
         peak = "" if m.peak_bytes is None else m.peak_bytes
         rows.append((f"{m.engine} {m.facts['version']}", m.facts["precision"], *spans, peak))
@@ -283,8 +283,8 @@ def against(
     if peers:
         compared = []
         for peer in peers:
-            of = ratios(found[OURS], found[peer])
-            gap = max(m.error or 0.0 for m in (found[OURS], found[peer]))
+            of = ratios(measured[OURS], measured[peer])
+            gap = max(m.error or 0.0 for m in (measured[OURS], measured[peer]))
             compared.append((peer, *(round(v, 3) for v in (statistics.median(of), min(of), max(of))), f"{gap:.1e}"))
         names = ("peer", "its time over ours", "lowest round", "highest round", "outputs differ by")
         tables.append(Table("Ratios", names, compared))
@@ -304,12 +304,12 @@ def accuracy(model: Path, feeds: Mapping[str, Array], precisions: Sequence[str],
     rows: list[tuple[Any, ...]] = []
     for precision in precisions:
         try:
-            found = load(model, **settings, precision=precision).run(feeds)
+            outputs = load(model, **settings, precision=precision).run(feeds)
         except MezzoError as refused:
             rows.append((precision, "refused", refused.message, ""))
             continue
         for name, expected in reference.items():
-            most, mean = error(found[name], expected)
+            most, mean = error(outputs[name], expected)
             rows.append((precision, name, f"{most:.2e}", f"{mean:.2e}"))
     if not rows:
         raise InputError("no precision to compare", where="bench", hint="give --precision bf16")

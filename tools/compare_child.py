@@ -36,7 +36,7 @@ Make = Callable[[Answer, dict[str, Any]], Ready]
 
 def serve(make: Make) -> None:
     """Answer requests until standard input ends."""
-    said = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     child = _Child(make)
     for line in sys.stdin:
@@ -45,8 +45,8 @@ def serve(make: Make) -> None:
             answer = getattr(child, "do_" + request.pop("do"))(**request)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        said.write(json.dumps(answer) + "\n")
-        said.flush()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 def peak_bytes() -> int | None:

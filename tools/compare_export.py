@@ -30,7 +30,7 @@ def in_onnxruntime(model: Path, feeds: Mapping[str, Array], answers: Sequence[Ar
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-        found = session.run(None, dict(feeds))
+        outputs = session.run(None, dict(feeds))
     except Exception as error:  # its errors have no base of their own
         return ExportVerdict(onnxruntime.__version__, failed=str(error).splitlines()[0])
-    return ExportVerdict(onnxruntime.__version__, relative_error(found, answers))
+    return ExportVerdict(onnxruntime.__version__, relative_error(outputs, answers))

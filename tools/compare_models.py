@@ -83,13 +83,13 @@ class OnnxRuntime:
         try:
             session = self._session(tuple(names))
             taken = {i.name for i in session.get_inputs()}
-            found = session.run(list(names), {n: a for n, a in feeds.items() if n in taken})
+            outputs = session.run(list(names), {n: a for n, a in feeds.items() if n in taken})
         except Exception as error:  # its errors have no base of their own
             text = " ".join(str(error).split())[:400]
             raise ExecutionError(
                 f"ONNX Runtime does not run it: {text}", hint="compare with --against reference instead"
             ) from error
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, outputs, strict=True))
 
     def _session(self, names: tuple[str, ...]) -> Any:
         if self._latest is None or self._latest[0] != names:
@@ -97,8 +97,8 @@ class OnnxRuntime:
             options.log_severity_level = 4
             folder = str(self._file.path.resolve().parent)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-            made = self._ort.InferenceSession(self._file.asking_for(names), options, providers=[self._provider])
-            self._latest = names, made
+            session = self._ort.InferenceSession(self._file.asking_for(names), options, providers=[self._provider])
+            self._latest = names, session
         return self._latest[1]
 
 
@@ -114,8 +114,8 @@ class Evaluator:
 
     def run(self, feeds: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         try:
-            found: Any = self._evaluator.run(None, dict(feeds), intermediate=True)
-            return {n: found[n] for n in names}
+            values: Any = self._evaluator.run(None, dict(feeds), intermediate=True)
+            return {n: values[n] for n in names}
         except Exception as error:  # whatever it raises, it does not run the model
             raise ExecutionError(
                 f"onnx.reference does not run it: {type(error).__name__}: {' '.join(str(error).split())[:400]}",

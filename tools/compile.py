@@ -76,8 +76,8 @@ def _combinations(given: Iterable[str]) -> list[dict[str, str]]:
 def _producer(model: Path) -> str:
     import onnx
 
-    made = onnx.load_model(str(model), load_external_data=False)
-    return f"{made.producer_name} {made.producer_version}".strip()
+    proto = onnx.load_model(str(model), load_external_data=False)
+    return f"{proto.producer_name} {proto.producer_version}".strip()
 
 
 def _report(output: Path, session: Session) -> Report:

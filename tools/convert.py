@@ -39,10 +39,10 @@ def convert(
     if precision is not None:
         from .halve import halved
 
-        made = halved(graph, precision, keep_io=keep_io)
-        graph = made.graph
-        facts |= {"precision": precision, "nodes_in_16_bits": made.narrow, "nodes_in_32_bits": len(made.wide)}
-        tables.append(Table("In 32 bits", ("node",), [(place,) for place in made.wide]))
+        narrowed = halved(graph, precision, keep_io=keep_io)
+        graph = narrowed.graph
+        facts |= {"precision": precision, "nodes_in_16_bits": narrowed.narrow, "nodes_in_32_bits": len(narrowed.wide)}
+        tables.append(Table("In 32 bits", ("node",), [(place,) for place in narrowed.wide]))
     if output.suffix == ".mezzo":
         _to_mezzo(graph, output, opset, source if opened is None else Path(opened.about.source))
     else:

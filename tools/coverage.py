@@ -34,9 +34,9 @@ class Coverage:
 
     def __getitem__(self, name: str) -> OperatorCoverage:
         """The operator of this name."""
-        for found in self.operators:
-            if name in (found.name, found.operator):
-                return found
+        for operator in self.operators:
+            if name in (operator.name, operator.operator):
+                return operator
         raise KeyError(name)
 
 
@@ -44,7 +44,7 @@ def names(operators: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Domain and name of these operators, of all by default: those that ONNX has or had and that can be read. Raises
     InputError for one that is not known."""
     known = _known()
-    found = list[tuple[str, str]]()
+    selected = list[tuple[str, str]]()
     for name in operators:
         domain, _, op = name.rpartition("::")
         matching = [(d, o) for d, o in known if o == op and (not domain or domain == (d or "ai.onnx"))]
@@ -54,8 +54,8 @@ def names(operators: Iterable[str] = ()) -> list[tuple[str, str]]:
                 where="coverage",
                 hint="names are those of ONNX: Relu, ai.onnx.ml::Scaler",
             )
-        found += matching
-    return found or known
+        selected += matching
+    return selected or known
 
 
 def _known() -> list[tuple[str, str]]:
@@ -86,30 +86,30 @@ def coverage(*operators: str, jobs: int | None = None, tell: Callable[[str, int]
     from .processes import each
 
     asked = names(operators)
-    found: dict[int, OperatorCoverage] = {}
-    for i, made in each(cells_of, asked, jobs):
-        found[i] = made or died(*asked[i])
+    covered: dict[int, OperatorCoverage] = {}
+    for i, result in each(cells_of, asked, jobs):
+        covered[i] = result or died(*asked[i])
         if tell is not None:
-            tell(found[i].name, len(asked))
+            tell(covered[i].name, len(asked))
     ran = {kind: Mark.YES if available(kind) else Mark.NOT_RUN for kind in KINDS_OF_DEVICES}
-    return Coverage(tuple(found[i] for i in range(len(asked))), ran, versions())
+    return Coverage(tuple(covered[i] for i in range(len(asked))), ran, versions())
 
 
 def processor() -> str:
     """The family of instruction sets that oneDNN uses here, which decides for a few operators who computes them; empty
     without oneDNN."""
-    found = library()
-    return found.isa.partition("_")[0] if found else ""
+    onednn = library()
+    return onednn.isa.partition("_")[0] if onednn else ""
 
 
 def versions() -> dict[str, str]:
     """The packages that took part, and the processor."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"processor": processor() or "without oneDNN"}
+    facts = {"processor": processor() or "without oneDNN"}
     for package in ("mezzo", "onnx", "onnxruntime", "numpy", "onednn-cpu-gomp"):
         try:
-            found[package] = version(package)
+            facts[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            facts[package] = "absent"
+    return facts

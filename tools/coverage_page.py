@@ -59,22 +59,24 @@ def spelled(types: Iterable[str]) -> str:
     >>> spelled(["float", "double", "float16", "bfloat16", "int4", "seq(float)"])
     'floats int4 seq(float)'
     """
-    rest, said = list(dict.fromkeys(types)), list[str]()
+    left, words = list(dict.fromkeys(types)), list[str]()
     for form in ("{}", "seq({})", "optional({})", "optional(seq({}))"):
         for group, members in GROUPS.items():
             inside = [form.format(m) for m in members.split()]
-            if set(inside) <= set(rest):
-                said.append(form.format(group))
-                rest = [t for t in rest if t not in inside]
-    return " ".join([*said, *rest])
+            if set(inside) <= set(left):
+                words.append(form.format(group))
+                left = [t for t in left if t not in inside]
+    return " ".join([*words, *left])
 
 
 def types_of(o: OperatorCoverage) -> str:
     """The types of the newest opset that run, by type parameter."""
     newest = [c for c in o.cells if c.opset == o.opsets[-1] and c.run is Mark.YES]
     names = dict.fromkeys(c.parameter for c in newest)
-    said = {p: spelled(c.type for c in newest if c.parameter == p) for p in names}
-    return "; ".join(t if p.removeprefix("tensor(").removesuffix(")") == t else f"{p}: {t}" for p, t in said.items())
+    by_parameter = {p: spelled(c.type for c in newest if c.parameter == p) for p in names}
+    return "; ".join(
+        t if p.removeprefix("tensor(").removesuffix(")") == t else f"{p}: {t}" for p, t in by_parameter.items()
+    )
 
 
 def kernels_of(o: OperatorCoverage) -> str:
@@ -117,10 +119,10 @@ def _opsets(o: OperatorCoverage) -> Table:
     rows = []
     for key, cells in groupby(o.cells, lambda c: (c.opset, c.parameter)):
         of_it = list(cells)
-        said = [spelled(c.type for c in of_it if getattr(c, what) is Mark.YES) or "-" for what in CELLS_OF]
+        types = [spelled(c.type for c in of_it if getattr(c, what) is Mark.YES) or "-" for what in CELLS_OF]
         kernels = ", ".join(sorted({k for c in of_it for k in c.kernels})) or "-"
         judges = ", ".join(sorted({j for c in of_it for j in c.judges})) or "our reference"
-        rows.append((*key, *said, kernels, judges))
+        rows.append((*key, *types, kernels, judges))
     return Table("Opsets", ("opset", "parameter", *CELLS_OF, "kernels", "confirmed by"), rows)
 
 
@@ -202,5 +204,5 @@ def html(coverage: Coverage) -> str:
 
 def _square(cell: Cell, what: str) -> str:
     mark = getattr(cell, what)
-    told = f"{cell.place}: {mark.value}" + "".join(f"; {w}" for w in (*cell.why, *cell.judges))
-    return f'<i style="background:{COLOURS[mark]}" title="{escape(told, quote=True)}"></i>'
+    title = f"{cell.place}: {mark.value}" + "".join(f"; {w}" for w in (*cell.why, *cell.judges))
+    return f'<i style="background:{COLOURS[mark]}" title="{escape(title, quote=True)}"></i>'

@@ -245,9 +245,9 @@ class Crew:
 
 
 def _threaded(call: Callable[..., None], *args: Any) -> threading.Thread:
-    made = threading.Thread(target=call, args=args, daemon=True)
-    made.start()
-    return made
+    thread = threading.Thread(target=call, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 def _signal_name(number: int) -> str:

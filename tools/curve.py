@@ -87,8 +87,8 @@ def check_name(path: Path) -> None:
 def draw(history: History, title: str, path: Path) -> None:
     """Write the picture: an SVG file, or an HTML page with a table of the epochs."""
     check_name(path)
-    made = curve(history, title)
-    path.write_text(made if path.suffix.lower() == ".svg" else _page(history, title, made), "utf8")
+    svg = curve(history, title)
+    path.write_text(svg if path.suffix.lower() == ".svg" else _page(history, title, svg), "utf8")
 
 
 def curve(history: History, title: str) -> str:

@@ -103,11 +103,11 @@ EVALUATOR_DIFFERS: list[Row] = [
 
 def differing(op: str, sample: Sample) -> dict[str, str]:
     """The referees that do not decide about a sample of an operator, and why."""
-    found = dict[str, str]()
+    reasons = dict[str, str]()
     for referee, rows in ((RUNTIME, RUNTIME_DIFFERS), (EVALUATOR, EVALUATOR_DIFFERS)):
         for names, holds, reason in rows:
             if op in names.split():
                 with suppress(ValueError):  # a condition on types, and arrays are given
                     if holds(sample):
-                        found.setdefault(referee, reason)
-    return found
+                        reasons.setdefault(referee, reason)
+    return reasons

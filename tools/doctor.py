@@ -23,8 +23,8 @@ PACKAGES = ("mezzo", "numpy", "onnx", "ml_dtypes", "flatbuffers", "rich", "click
 
 
 def _blas() -> str:
-    found = np.show_config(mode="dicts")
-    blas: Any = (found or {}).get("Build Dependencies", {}).get("blas", {})
+    config = np.show_config(mode="dicts")
+    blas: Any = (config or {}).get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
@@ -45,10 +45,12 @@ def _openmp() -> tuple[str, str, str]:
 
 
 def _narrow() -> tuple[str, str]:
-    found = library()
-    if found is None or not found.bf16:
+    onednn = library()
+    if onednn is None or not onednn.bf16:
         return "off", "precision='bf16' needs oneDNN on a processor that has such products"
-    return "on", "precision='bf16'" + (" and 'bf16-math'" if "amx" in found.isa else "; 'bf16-math' gains where AMX is")
+    return "on", "precision='bf16'" + (
+        " and 'bf16-math'" if "amx" in onednn.isa else "; 'bf16-math' gains where AMX is"
+    )
 
 
 def _features() -> list[tuple[str, str, str]]:

@@ -47,13 +47,14 @@ def exact(
     if known > MOST or not any(t.dtype is DType.FLOAT for t in kinds):
         return None
     try:
-        found = evaluate(in_float64(graph), {n: doubles(x) for n, x in feeds.items()})
+        reference = evaluate(in_float64(graph), {n: doubles(x) for n, x in feeds.items()})
     except (MezzoError, AttributeError):  # AttributeError: it is given lists
         return None
-    floats = [n for n in theirs if isinstance(found[n], np.ndarray) and found[n].dtype == np.float64]
+    floats = [n for n in theirs if isinstance(reference[n], np.ndarray) and reference[n].dtype == np.float64]
     if not floats:
         return None
     ours, other = (
-        max(gap(np.asarray(side[n], np.float64), found[n], tolerance).error for n in floats) for side in (mine, theirs)
+        max(gap(np.asarray(side[n], np.float64), reference[n], tolerance).error for n in floats)
+        for side in (mine, theirs)
     )
     return Exact(ours, other, max(tolerance.of(DType.of(np.asarray(theirs[n]).dtype)) for n in floats))

@@ -12,12 +12,15 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.errors import InputError
 from ..runtime.backends.cuda.host import HostCopy, HostFallback, host_fallbacks
+from ..runtime.compile.auto_place import needs_of
 from ..runtime.compile.parts import copies
 from ..runtime.compile.program import Program, ProgramStep, sharings
 from ..runtime.execution.instance import Instance
 from ..runtime.execution.session import Session
 from ..runtime.memory.plan import Space, Strategy, plan
 from .report import Report, Table
+
+DEVICE_COLUMNS = ("device", "steps", "arena bytes", "weights bytes", "states bytes", "bytes", "room")
 
 
 def explain(
@@ -26,9 +29,11 @@ def explain(
     parts: Sequence[str] = ("graph", "kernels", "memory"),
     *,
     card: str = "",
+    room: Mapping[str, int] | None = None,
 ) -> Report:
     """Report on the program that these feeds take; runs it once to measure what the references allocate. With the part
-    "time", what a model expects of it on a GPU: on a `card` of gpu_time.CARDS, or the usual one."""
+    "time", what a model expects of it on a GPU: on a `card` of gpu_time.CARDS, or the usual one. `room` has the bytes
+    of devices that a placement was found for."""
     if session.device.runs:
         allocated = reference_bytes(session, feeds)
     else:  # a plan for a device that is not here
@@ -50,14 +55,16 @@ def explain(
         facts["bytes_between_devices"] = sum(c.type.nbytes for c in moved)
         rows = [(c.value, c.source, c.device, str(c.type), c.type.nbytes) for c in moved]
         tables.append(Table("Between devices", ("value", "from", "to", "type", "bytes"), rows))
-        arenas = [(d, len(part.steps), part.arena_bytes) for d, part in program.parts.items()]
-        tables.append(Table("Devices", ("device", "steps", "arena bytes"), arenas))
+        needs = needs_of(program, session.executable.constants, "")
+        arenas = [(d, len(p.steps), n.arena, n.weights, n.states, n.total, (room or {}).get(d, ""))
+                  for (d, n), p in zip(needs.items(), program.parts.values(), strict=True)]  # fmt: skip
+        tables.append(Table("Devices", DEVICE_COLUMNS, arenas))
     if program.target.sm:
-        found = host_fallbacks(program)
-        facts |= {"device": f"{session.device.name}, sm_{program.target.sm}", "host_steps": len(found)}
-        facts |= {"copied_bytes": sum(c.nbytes or 0 for a in found for c in (*a.copies.down, *a.copies.up))}
+        fallbacks = host_fallbacks(program)
+        facts |= {"device": f"{session.device.name}, sm_{program.target.sm}", "host_steps": len(fallbacks)}
+        facts |= {"copied_bytes": sum(c.nbytes or 0 for a in fallbacks for c in (*a.copies.down, *a.copies.up))}
         if "kernels" in parts:
-            tables.append(_on_host(found))
+            tables.append(_on_host(fallbacks))
             tables += _not_captured(session, feeds) if session.device.runs else []
     if "time" in parts:
         from .gpu_time import card_for, times_table
@@ -123,7 +130,7 @@ def _kernels(program: Program) -> Table:
     return Table("Kernels", (*columns, "device") if program.parts else columns, rows)
 
 
-def _on_host(found: Sequence[HostFallback]) -> Table:
+def _on_host(fallbacks: Sequence[HostFallback]) -> Table:
     """Steps of a program for a GPU that the host computes; each ends one captured graph and begins another."""
 
     def shown(copies: Sequence[HostCopy]) -> str:
@@ -131,7 +138,7 @@ def _on_host(found: Sequence[HostFallback]) -> Table:
 
     rows = [
         (a.index, operators(a.step), a.step.node.name, a.reason, shown(a.copies.down), shown(a.copies.up))
-        for a in found
+        for a in fallbacks
     ]
     return Table("On the host", ("step", "operator", "node", "why", "copied to the host", "copied to the device"), rows)
 
@@ -170,8 +177,8 @@ def _strategies(program: Program) -> Table:
     pairs = sharings(program.steps)
     rows = []
     for strategy in Strategy:
-        made = plan(lives, pairs, strategy)
-        rows.append((strategy.value, made.size, round(made.size / made.bound, 3) if made.bound else 1.0))
+        planned = plan(lives, pairs, strategy)
+        rows.append((strategy.value, planned.size, round(planned.size / planned.bound, 3) if planned.bound else 1.0))
     return Table("Strategies", ("strategy", "arena bytes", "over bound"), rows)
 
 

@@ -38,10 +38,10 @@ def parse_walk(text: str) -> tuple[str, list[int]]:
     >>> parse_walk("n=1,4..6")
     ('n', [1, 4, 5, 6])
     """
-    name, equals, rest = text.partition("=")
+    name, equals, ranges = text.partition("=")
     sizes: list[int] = []
     try:
-        for part in rest.split(","):
+        for part in ranges.split(","):
             first, dots, last = part.partition("..")
             part_sizes = range(int(first), (int(last) if dots else int(first)) + 1)
             if not 0 < len(part_sizes) <= MOST:

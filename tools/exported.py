@@ -42,11 +42,11 @@ def check_export(course: Course, path: Path, loss: str, threads: int | None = No
         target = feeds.pop(TARGET)
         answers = session.run(feeds)
         total += _loss(course.trainer, loss, answers, target) * len(target)
-    found, tolerance = total / expected.samples, _tolerance(course.trainer.graph())
-    gap = abs(found - expected.loss) / max(abs(expected.loss), 1e-2)
+    reloaded_loss, tolerance = total / expected.samples, _tolerance(course.trainer.graph())
+    gap = abs(reloaded_loss - expected.loss) / max(abs(expected.loss), 1e-2)
     if not gap <= tolerance:
         raise ExecutionError(
-            f"loaded again, the model has the loss {found:.6g}; it was {expected.loss:.6g}",
+            f"loaded again, the model has the loss {reloaded_loss:.6g}; it was {expected.loss:.6g}",
             where=str(path),
             hint="its numbers may barely fit into float32; if they do not, this is a bug of ours",
         )

@@ -17,8 +17,8 @@ def parse_sizes(given: Iterable[str]) -> dict[str, str]:
     """`name=text` arguments as a dict; InputError for anything else."""
     pairs = {}
     for text in given:
-        name, found, value = text.rpartition("=")
-        if not found or not name:
+        name, equals, value = text.rpartition("=")
+        if not equals or not name:
             raise InputError(f"{text!r} is not NAME=VALUE", hint="write for example image=1,3,224,224")
         pairs[name] = value
     return pairs

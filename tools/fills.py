@@ -10,6 +10,7 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.errors import InputError, MezzoError
 from ..ops.types import Array
+from ..runtime.compile.auto_place import AutoPlace
 from ..runtime.execution.session import Session
 from . import feeds as inputs
 from .roles import Roles
@@ -23,14 +24,14 @@ T = TypeVar("T")
 
 def given_arrays(texts: tuple[str, ...]) -> dict[str, Array]:
     """Arrays from NAME=FILE.npy; raises InputError where one cannot be read."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for name, path in inputs.parse_sizes(texts).items():
         try:
             with open(path, "rb") as file:
-                found[name] = np.lib.format.read_array(file, allow_pickle=False)
+                arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
         except Exception as error:  # NumPy raises all kinds for damage
             raise InputError(f"not a .npy file: {error}", where=path, hint="write it with numpy.save") from error
-    return found
+    return arrays
 
 
 def fills(
@@ -84,6 +85,17 @@ def first_that_runs(
     assert last is not None  # there is one way at least
     text = f"it runs with none of the sizes that were tried: {last.message}"
     raise InputError(text, where=last.where, hint="give sizes with --dim name=4") from last
+
+
+def auto_place(session: Session, room: Mapping[str, int], given: Mapping[str, str], seed: int) -> AutoPlace:
+    """A placement that is to be found for a session's model, at sizes that are given or chosen."""
+
+    def shapes(feeds: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        sizes = {n: tuple(map(int, np.shape(a))) for n, a in feeds.items()}
+        session.warmup(sizes)
+        return sizes
+
+    return AutoPlace(room, first_that_runs(session, given, seed, shapes)[1])
 
 
 def _whole(session: Session, given: Mapping[str, str]) -> dict[str, tuple[int, ...]]:

@@ -112,12 +112,12 @@ def differentiated(graph: Graph, seeds: Iterable[str], wrt: tuple[str, ...]) -> 
     A gradient that never arrives is left out."""
     g = TypedBuilder(graph.types, prefix=unused_name("grad/", set(graph.types)))
     given = {o: g.input(f"{g.prefix}dy {o}", graph.types[o]) for o in seeds}
-    found = gradients(g, graph.nodes, given, wrt)
-    for n, value in found.items():
+    grads = gradients(g, graph.nodes, given, wrt)
+    for n, value in grads.items():
         g.add(Node("Identity", (value,), (f"{g.prefix}dx {n}",)))
     return graph.but(
         inputs=(*graph.inputs, *given.values()),
-        outputs=tuple(f"{g.prefix}dx {n}" for n in found),
+        outputs=tuple(f"{g.prefix}dx {n}" for n in grads),
         nodes=g.nodes(),
         initializers={**graph.initializers, **g.constants()},
         types=g.types,
@@ -126,9 +126,11 @@ def differentiated(graph: Graph, seeds: Iterable[str], wrt: tuple[str, ...]) -> 
 
 def by_graph(c: Case, graph: Graph) -> dict[str, Any]:
     """Gradients by name of input, from a differentiated graph that the interpreter runs."""
-    made = differentiated(graph, c.dys, c.wrt)
-    found = evaluate(made, {**c.feeds, **dict(zip(made.inputs[len(graph.inputs) :], c.dys.values(), strict=True))})
-    return {n.partition("dx ")[2]: v for n, v in found.items()}
+    backward = differentiated(graph, c.dys, c.wrt)
+    grads = evaluate(
+        backward, {**c.feeds, **dict(zip(backward.inputs[len(graph.inputs) :], c.dys.values(), strict=True))}
+    )
+    return {n.partition("dx ")[2]: v for n, v in grads.items()}
 
 
 def ends(graph: Graph) -> tuple[list[str], tuple[str, ...]]:
@@ -178,7 +180,7 @@ def numeric(
             known = abs((up - down) / h - slope) <= 1e-3 * abs(slope)
         return slope, bool(known)
 
-    found = []
+    slopes = []
     for array in leaves(feeds[name]):
         ways = (1, 1j) if array.dtype.kind == "c" else (1,)
         slope, known = np.zeros(array.shape, _wide(array).dtype), np.zeros(array.shape, bool)
@@ -189,8 +191,8 @@ def numeric(
             several = [(way, *slope_along(array, index, way, middle)) for way in ways]
             slope[index] = sum(way * s for way, s, _ in several)
             known[index] = all(k for _, _, k in several)
-        found.append((slope, known))
-    return found
+        slopes.append((slope, known))
+    return slopes
 
 
 def _wide(x: Any) -> Any:

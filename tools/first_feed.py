@@ -60,9 +60,9 @@ class FirstFeedSession(Session):
     def __getattribute__(self, name: str) -> Any:
         if name in OWN or name.startswith("__"):
             return object.__getattribute__(self, name)
-        made = self._made
-        if made:
-            return getattr(made[0].session, name)
+        sized = self._made
+        if sized:
+            return getattr(sized[0].session, name)
         if not hasattr(Session, name):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         raise PlanError(
@@ -77,8 +77,8 @@ class FirstFeedSession(Session):
     @property
     def inputs(self) -> tuple[Port, ...]:
         """Names and types of the inputs, without shapes before the first run."""
-        made = self._made
-        return made[0].session.inputs if made else tuple(Port(n, t) for n, t in self._unsized.inputs.items())
+        sized = self._made
+        return sized[0].session.inputs if sized else tuple(Port(n, t) for n, t in self._unsized.inputs.items())
 
     def __call__(self, *inputs: Any) -> Any:
         """Run on positional inputs; returns the output, or a tuple of several."""
@@ -109,13 +109,13 @@ class FirstFeedSession(Session):
         return {n: tuple(np.shape(feeds[n])) for n in names}
 
     def _for(self, sizes: Mapping[str, tuple[int, ...]]) -> Session:
-        made = self._made
-        if made and made[0].takes(sizes):
-            return made[0].session
+        sized = self._made
+        if sized and sized[0].takes(sizes):
+            return sized[0].session
         with self._making:
-            found = next((s for s in self._made if s.takes(sizes)), None) or self._sized(sizes)
-            self._made = [found, *(s for s in self._made if s is not found)][:MOST]
-            return found.session
+            chosen = next((s for s in self._made if s.takes(sizes)), None) or self._sized(sizes)
+            self._made = [chosen, *(s for s in self._made if s is not chosen)][:MOST]
+            return chosen.session
 
     def _sized(self, sizes: Mapping[str, tuple[int, ...]]) -> _Sized:
         """A session for these sizes, and as many others as the model allows."""

@@ -34,10 +34,10 @@ class Every:
         >>> Every.parse("500steps")
         Every(count=500, steps=True)
         """
-        found = re.fullmatch(r"([1-9]\d*)\s*(epochs?|steps?)?", text.strip())
-        if found is None:
+        match = re.fullmatch(r"([1-9]\d*)\s*(epochs?|steps?)?", text.strip())
+        if match is None:
             raise InputError(f"{text!r} is no interval", where="--every", hint="write 2epochs or 500steps")
-        return Every(int(found[1]), (found[2] or "").startswith("step"))
+        return Every(int(match[1]), (match[2] or "").startswith("step"))
 
 
 @dataclass(slots=True)
@@ -173,9 +173,9 @@ class Course:
     def _digest(self) -> str:
         """Return a digest of all that decides which samples a batch has."""
         asked = hashlib.blake2b(self.data.target.tobytes(), digest_size=16).hexdigest()
-        told = f"{len(self.data)} samples {asked}, batch {self.batch}, seed {self.seed}"
+        text = f"{len(self.data)} samples {asked}, batch {self.batch}, seed {self.seed}"
         workers = f", {self.share.count} workers{', padded' * self.share.pad}" if self.share.count > 1 else ""
-        return told + workers
+        return text + workers
 
 
 def _between(former: Metrics, now: Metrics) -> float | None:

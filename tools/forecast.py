@@ -64,9 +64,9 @@ class MeasuredSteps:
         about, count = [one.about for one in job.workers], len(alone)
         hosts, between = len({each["host"] for each in about}), sum(each["between"] for each in about)
         nbytes = between / sum(len(one.steps) + 1 for one in job.workers)  # the first step begins the count
-        found = cls(len(about), hosts, servers, sorted(alone), network / count, 0.0, nbytes)
-        exposed = max(0.0, whole / count - found.slowest(found.workers))
-        return replace(found, network=max(found.network, exposed), exposed=exposed)
+        measured = cls(len(about), hosts, servers, sorted(alone), network / count, 0.0, nbytes)
+        exposed = max(0.0, whole / count - measured.slowest(measured.workers))
+        return replace(measured, network=max(measured.network, exposed), exposed=exposed)
 
     def slowest(self, ranks: int) -> float:
         """The mean of the slowest of so many ranks.
@@ -102,14 +102,14 @@ class MeasuredSteps:
 def _moving(job: TracedJob, i: int) -> list[Interval]:
     """Times at which bytes of a worker moved: its operations, from when the last worker has begun the round."""
     number: dict[str, int] = {}
-    found = list[Interval]()
+    intervals = list[Interval]()
     for o in sorted(job.workers[i].operations, key=lambda o: o.began):
         number[o.key] = number.get(o.key, 0) + (o.verb in PUSHES)
         rounds, at = job.last.get(o.key, ()), number[o.key] - 1
         began = max(o.began, rounds[at][0]) if o.verb in PULLS and 0 <= at < len(rounds) else o.began
         if began < o.ended:
-            found.append((began, o.ended))
-    return united(found)
+            intervals.append((began, o.ended))
+    return united(intervals)
 
 
 def forecast(measured: MeasuredSteps, walk: Iterable[int] = WALK) -> Table:
@@ -139,15 +139,15 @@ def forecast(measured: MeasuredSteps, walk: Iterable[int] = WALK) -> Table:
 
 
 @contextmanager
-def dry_run(told: MutableMapping[str, str], servers: int) -> Iterator[Callable[[int], int]]:
-    """A dry run, whose workers leave traces in the folder that `told` names, or in one that is gone afterwards. Gives
-    what to call with the job's exit code: where that is 0, it prints the parts of steps and the forecast."""
+def dry_run(variables: MutableMapping[str, str], servers: int) -> Iterator[Callable[[int], int]]:
+    """A dry run, whose workers leave traces in the folder that `variables` name, or in one that is gone afterwards.
+    Gives what to call with the job's exit code: where that is 0, it prints the parts of steps and the forecast."""
     with TemporaryDirectory() as folder:
-        told.setdefault(FOLDER, folder)
+        variables.setdefault(FOLDER, folder)
 
         def ended(code: int) -> int:
             if code == 0:
-                job = TracedJob.read(Path(told[FOLDER]))
+                job = TracedJob.read(Path(variables[FOLDER]))
                 measured = MeasuredSteps.of(job, servers)
                 facts = {"servers": servers, "between hosts": f"{size(int(measured.nbytes))} for each worker and step"}
                 if measured.rate:

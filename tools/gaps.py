@@ -46,19 +46,19 @@ class Tolerance:
         >>> Tolerance.parse(["1e-3", "float16=0.1"]).of(DType.FLOAT16)
         0.1
         """
-        names, found = {str(d): d for d in DType}, list[tuple[DType | None, float]]()
+        names, entries = {str(d): d for d in DType}, list[tuple[DType | None, float]]()
         for text in texts:
             name, value = next(iter(parse_sizes([text]).items())) if "=" in text else ("", text)
             try:
                 number = float(value)
                 if not 0 <= number < math.inf:
                     raise ValueError(value)
-                found.append((names[name] if name else None, number))
+                entries.append((names[name] if name else None, number))
             except (KeyError, ValueError) as error:
                 raise InputError(
                     f"{text!r} is no tolerance", where="--tolerance", hint="write 1e-3 or float16=1e-2"
                 ) from error
-        return cls(tuple(found))
+        return cls(tuple(entries))
 
     def of(self, dtype: DType) -> float:
         """The tolerance of an element type; the last that was given for it counts."""
@@ -91,16 +91,16 @@ class Gap:
         return self.unlike or f"{self.error:.1e} apart, {self.tolerance:.0e} allowed"
 
 
-def gap(found: Any, expected: Any, tolerance: Tolerance) -> Gap:
+def gap(actual: Any, expected: Any, tolerance: Tolerance) -> Gap:
     """Compare two values: arrays, or lists, dicts and None of them."""
-    if isinstance(found, dict) and isinstance(expected, dict) and list(found) == list(expected):
-        return gap(list(found.values()), list(expected.values()), tolerance)
-    if isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
-        gaps = [gap(a, b, tolerance) for a, b in zip(found, expected, strict=True)]
+    if isinstance(actual, dict) and isinstance(expected, dict) and list(actual) == list(expected):
+        return gap(list(actual.values()), list(expected.values()), tolerance)
+    if isinstance(actual, list | tuple) and isinstance(expected, list | tuple) and len(actual) == len(expected):
+        gaps = [gap(a, b, tolerance) for a, b in zip(actual, expected, strict=True)]
         return max(gaps, key=lambda g: (bool(g.unlike), not g.agrees, g.error), default=Gap(0.0))
-    if not _is_array(found) or not _is_array(expected):
-        return Gap(0.0) if found is None and expected is None else _unlike(found, expected)
-    a, b = np.asarray(found), np.asarray(expected)
+    if not _is_array(actual) or not _is_array(expected):
+        return Gap(0.0) if actual is None and expected is None else _unlike(actual, expected)
+    a, b = np.asarray(actual), np.asarray(expected)
     dtype = DType.of(b.dtype)
     if DType.of(a.dtype) is not dtype or a.shape != b.shape:
         return _unlike(a, b)
@@ -127,8 +127,8 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic | int | float | str | bool)
 
 
-def _unlike(found: Any, expected: Any) -> Gap:
-    return Gap(np.inf, 0.0, f"{_shown(found)} here, {_shown(expected)} there")
+def _unlike(actual: Any, expected: Any) -> Gap:
+    return Gap(np.inf, 0.0, f"{_shown(actual)} here, {_shown(expected)} there")
 
 
 def _shown(value: Any) -> str:

@@ -78,8 +78,8 @@ class Findings:
         try:
             self.rows.append((what, "passed", does()))
         except Exception as error:  # whatever a broken device raises belongs into the report
-            said = str(error).strip().splitlines() or [""]
-            self.rows.append((what, "failed", f"{type(error).__name__}: {said[0]}"))
+            lines = str(error).strip().splitlines() or [""]
+            self.rows.append((what, "failed", f"{type(error).__name__}: {lines[0]}"))
             return False
         return True
 
@@ -106,9 +106,9 @@ def self_test(device: str = "gpu:0", seconds: float = 50.0, only: Collection[str
             if monotonic() - began > seconds * 0.7:
                 findings.rows.append((family, "not run", "no time was left"))
                 continue
-            made: list[GpuTrial] = []
-            findings.check(family, lambda g=graphs, m=made: _family(device, g, m))  # type: ignore[misc]
-            trials += made
+            family_trials: list[GpuTrial] = []
+            findings.check(family, lambda g=graphs, m=family_trials: _family(device, g, m))  # type: ignore[misc]
+            trials += family_trials
         findings.check("two threads at once", lambda: _together(trials, began + seconds * 0.85))
         findings.check("memory", lambda: _memory(device, trials))
     facts = {
@@ -130,7 +130,7 @@ def self_test(device: str = "gpu:0", seconds: float = 50.0, only: Collection[str
 
 def by_family(device: str, sm: int) -> dict[str, list[GpuSample]]:
     """Samples of operators as graphs, a few for each kernel that serves them; under "host" those without one."""
-    found: dict[str, list[GpuSample]] = {}
+    by_kernel: dict[str, list[GpuSample]] = {}
     for asked in _samples():
         try:
             program = asked.session(f"{device}@sm_{sm}").program
@@ -138,10 +138,10 @@ def by_family(device: str, sm: int) -> dict[str, list[GpuSample]]:
             continue
         kernels = {s.choice.kernel for s in program.steps}
         for kernel in kernels if program.steps else ():
-            held = found.setdefault(kernel, [])
+            held = by_kernel.setdefault(kernel, [])
             if len(held) < EACH or kernel == "host":
                 held.append(asked)
-    return found
+    return by_kernel
 
 
 def _compiled(families: Mapping[str, list[GpuSample]], target: GpuTarget) -> str:

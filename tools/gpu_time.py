@@ -103,15 +103,15 @@ def step_times(program: Program, card: Card) -> list[StepTime]:
     """Return the expected cost of each step of a program for a GPU."""
     on_host = {a.index: a for a in host_fallbacks(program)}
     places = _places(program)
-    made = []
+    times = []
     for i, step in enumerate(program.steps):
         if i in on_host:
             copies = on_host[i].copies
             nbytes = sum(c.nbytes or 0 for c in (*copies.down, *copies.up))
-            made.append(StepTime(i, step, "host", 0, nbytes, 0.0, nbytes / card.link + 20e-6, "the host"))
+            times.append(StepTime(i, step, "host", 0, nbytes, 0.0, nbytes / card.link + 20e-6, "the host"))
         else:
-            made.append(_on_device(program, i, step, card, places))
-    return made
+            times.append(_on_device(program, i, step, card, places))
+    return times
 
 
 def copies_seconds(program: Program, card: Card) -> float:
@@ -161,18 +161,18 @@ def _calls(step: ProgramStep, places: Mapping[str, int]) -> int:
 
 def _places(program: Program) -> dict[str, int]:
     """An address for each value: that of the plan in the arena, one of its own elsewhere."""
-    found: dict[str, int] = {}
+    addresses: dict[str, int] = {}
     for n, slot in enumerate(program.plan.slots):
-        found[slot.life.value] = slot.offset if slot.life.space is Space.ARENA else (n + 2) << 44
+        addresses[slot.life.value] = slot.offset if slot.life.space is Space.ARENA else (n + 2) << 44
     at = (1 << 43) + program.plan.size
     for name in program.staged:
         known = program.types[name]
         if isinstance(known, Tensor):
-            found[name] = at
+            addresses[name] = at
             at += -(-known.nbytes // 64) * 64
     for before, after in program.states.items():
-        found[after] = found.setdefault(before, (len(found) + 2) << 44)
-    return found
+        addresses[after] = addresses.setdefault(before, (len(addresses) + 2) << 44)
+    return addresses
 
 
 def _size(type: Type | None) -> int:

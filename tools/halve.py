@@ -45,13 +45,13 @@ def halved(graph: Graph, precision: str, *, keep_io: bool = True) -> Halved:
         raise InputError(f"precision {precision!r}", where="convert", hint=f"one of {', '.join(KINDS)}")
     dtype = KINDS[precision]
     graph = infer(hoisted(graph))
-    made = _narrow_weights(mixed(graph, policy(dtype)), dtype)
+    narrowed = _narrow_weights(mixed(graph, policy(dtype)), dtype)
     if not keep_io:
-        made = _narrow_ends(made, dtype)
-    made = infer(prune(made).but(types={n: made.types[n] for n in made.inputs}))
-    floats = [n for n in made.nodes if n.op != "Cast" and any(map(_is_float, map(made.types.get, n.outputs)))]
-    wide = [n for n in floats if not any(_is(made.types.get(o), dtype) for o in n.outputs)]
-    return Halved(made, len(floats) - len(wide), tuple(n.place for n in wide))
+        narrowed = _narrow_ends(narrowed, dtype)
+    narrowed = infer(prune(narrowed).but(types={n: narrowed.types[n] for n in narrowed.inputs}))
+    floats = [n for n in narrowed.nodes if n.op != "Cast" and any(map(_is_float, map(narrowed.types.get, n.outputs)))]
+    wide = [n for n in floats if not any(_is(narrowed.types.get(o), dtype) for o in n.outputs)]
+    return Halved(narrowed, len(floats) - len(wide), tuple(n.place for n in wide))
 
 
 @cache
@@ -117,9 +117,9 @@ def _under_own_names(graph: Graph, before: Graph) -> Graph:
 
 def _narrow_ends(graph: Graph, dtype: DType) -> Graph:
     """Inputs and outputs in 16 bits: another cast at each end, and then none where two undo each other."""
-    taken, made = set(graph.types), {o for n in graph.nodes for o in n.outputs}
+    taken, produced = set(graph.types), {o for n in graph.nodes for o in n.outputs}
     ins = [n for n in graph.inputs if _is(graph.types[n], DType.FLOAT) and n not in graph.initializers]
-    outs = [n for n in dict.fromkeys(graph.outputs) if _is(graph.types[n], DType.FLOAT) and n in made]
+    outs = [n for n in dict.fromkeys(graph.outputs) if _is(graph.types[n], DType.FLOAT) and n in produced]
     wide = {n: unused_name(f"{n}:float32", taken) for n in (*ins, *outs)}
     nodes = [
         *(Node("Cast", (n,), (wide[n],), {"to": DType.FLOAT.onnx}, name=wide[n]) for n in ins),
@@ -135,9 +135,9 @@ def _without_detours(graph: Graph, dtype: DType) -> Graph:
     narrow = {n for n, t in graph.types.items() if _is(t, dtype)}
     widened = {n.outputs[0]: n.inputs[0] for n in graph.nodes if _is_cast(n, DType.FLOAT) and n.inputs[0] in narrow}
     same = {n.outputs[0]: widened[n.inputs[0]] for n in graph.nodes if _is_cast(n, dtype) and n.inputs[0] in widened}
-    made = {o for n in graph.nodes for o in n.outputs}
+    produced = {o for n in graph.nodes for o in n.outputs}
     # what an output is the same as takes the output's name, once
-    outputs = {v: n for n, v in same.items() if n in graph.outputs and v in made and v not in graph.outputs}
+    outputs = {v: n for n, v in same.items() if n in graph.outputs and v in produced and v not in graph.outputs}
     nodes: list[Node] = []
     for node in graph.nodes:
         name = node.outputs[0]
@@ -146,8 +146,8 @@ def _without_detours(graph: Graph, dtype: DType) -> Graph:
         elif name in graph.outputs and outputs.get(same[name]) != name:
             nodes.append(replace(node, op="Identity", inputs=(same[name],), attrs={}))
     inner = {n: v for n, v in same.items() if n not in graph.outputs}
-    rest = graph.but(nodes=tuple(nodes)).rename(inner)
-    return rest.but(nodes=_renamed(rest, outputs))
+    reduced = graph.but(nodes=tuple(nodes)).rename(inner)
+    return reduced.but(nodes=_renamed(reduced, outputs))
 
 
 def _renamed(graph: Graph, names: Mapping[str, str]) -> tuple[Node, ...]:

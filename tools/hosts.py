@@ -1,41 +1,47 @@
-"""The processes of a job on several hosts, which a shell (ssh) starts there."""
+"""The processes of a job on several hosts, which a shell (ssh) or a cluster's own means start there."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..kvstore.address import ReservedPort
 from ..kvstore.environment import ATTEMPT, Environment, Role
 from ..kvstore.schedulers import reaches
 from ..ops.errors import InputError
+from ..runtime.devices import MINE
 from .crew import Member
 from .launch import ROLE, TUNED, key_of_job
 from .remote import asked, through
 
 CARRIED = ("MEZZO_", "OMP_")  # variables that hosts are told besides those of the job
+# Of a role on the host of a number, and the line that asks for it: the command that stands for it here, and the bytes
+# with which that one's standard input begins.
+Connect = Callable[[str, int, bytes], tuple[tuple[str, ...], bytes]]
 
 
 def members_on(
     hosts: Sequence[str],
+    shares: Sequence[int],
     command: Sequence[str],
-    workers: int,
     attempt: int,
-    told: Mapping[str, str],
-    shell: str,
-    address: str | None,
+    variables: Mapping[str, str],
+    root: str,
+    connect: Connect,
+    *,
+    gpus: int = 0,
 ) -> tuple[Member, ...]:
-    """The processes of a job whose workers are shared out among hosts in their order, each with a server; the scheduler
-    is here, at an address that they reach. All have the same Python and files at the same places.
+    """The processes of a job of so many workers on each host (`shares`), in the order of hosts, and a server on each;
+    the scheduler is here, at an address (`root`) that they reach. All have the same Python and files at the same
+    places. With `gpus` each worker sees its own alone.
 
-    Raises InputError for fewer workers than hosts, a host that is there twice, and where no address is known.
+    Raises InputError for a host without a worker, one that is there twice, and an address that is not of this machine.
     """
-    count = len(hosts)
-    if len({*hosts}) < count or workers < count:
+    count, workers = len(hosts), sum(shares)
+    if len({*hosts}) < count or not all(shares):
         raise InputError(f"{workers} workers on hosts {', '.join(hosts)}", where="launch", hint="name each once")
-    root = address or _seen_from(hosts[0])
     key, key_file = key_of_job()
     port = _reserved(root)
     job = Environment("scheduler", (root, port.number), workers, count, socket.gethostname(), bind=root, key=key)
@@ -46,19 +52,36 @@ def members_on(
     def member(role: Role, rank: int, at: int, command: Sequence[str]) -> Member:
         mine = job.as_role(role, rank, hosts[at]).variables()
         given = {n: v for n, v in mine.items() if n not in TUNED or n in os.environ}
-        given = {**carried, **given, **(told if role == "worker" else {})}
-        line = asked(command, given, root, max(1, workers // count))
-        return Member(role, rank, through(shell, hosts[at]), os.environ, told=line)
+        given = {**carried, **given, **(variables if role == "worker" else {})}
+        given |= {MINE: "0"} if gpus and role == "worker" else {}
+        line = asked(command, given, root, shares[at])
+        here, told = connect(role, at, line)
+        return Member(role, rank, here, os.environ, told=told)
 
     here = {**os.environ, **carried, **job.variables()}
     return (
         Member("scheduler", 0, ROLE, here, port=port),
         *(member("server", i, i, ROLE) for i in range(count)),
-        *(member("worker", i, i * count // workers, command) for i in range(workers)),
+        *(member("worker", i, at, command) for i, at in enumerate(at for at, n in enumerate(shares) for _ in range(n))),
     )
 
 
-def _seen_from(host: str) -> str:
+def evenly(workers: int, hosts: int) -> list[int]:
+    """The number of workers on each of so many hosts.
+
+    >>> evenly(5, 3)
+    [2, 2, 1]
+    """
+    return [(workers + hosts - 1 - at) // hosts for at in range(hosts)]
+
+
+def by_shell(hosts: Sequence[str], shell: str) -> Connect:
+    """Return how a shell such as ssh reaches hosts."""
+    return lambda role, at, line: (through(shell, hosts[at]), line)
+
+
+def seen_from(host: str) -> str:
+    """The address at which a host reaches this machine. Raises InputError where none is known."""
     try:
         return reaches(host.rpartition("@")[2])
     except OSError as error:

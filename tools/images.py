@@ -32,10 +32,10 @@ class Form:
     def decoded(self, source: Source, where: str = "") -> Array:
         """One image, resized with a filter as wide as the reduction, scaled and normalised."""
         size = self.height, self.width
-        found = array_of(resized(pixels(source, self.channels, least=size, where=where), size))
+        image = array_of(resized(pixels(source, self.channels, least=size, where=where), size))
         if self.dtype.floating:
-            found = (found * self.factor - self.offset).astype(self.dtype.numpy)
-        return found.transpose(2, 0, 1) if self.first else found
+            image = (image * self.factor - self.offset).astype(self.dtype.numpy)
+        return image.transpose(2, 0, 1) if self.first else image
 
 
 def images(folder: Path, how: Reading) -> Data:

@@ -71,10 +71,10 @@ class Traced:
 def traced(path: Path) -> Traced:
     """The trace in a file. Raises InputError for what is none."""
     try:
-        found = json.loads(path.read_bytes())
-        about = {name: found["otherData"][name] for name in ABOUT}
+        content = json.loads(path.read_bytes())
+        about = {name: content["otherData"][name] for name in ABOUT}
         operations, waits, steps = list[Operation](), list[Interval](), list[WorkerStep]()
-        for event in found["traceEvents"]:
+        for event in content["traceEvents"]:
             if event["ph"] != "X":
                 continue
             began, more = event["ts"] / 1e6, event.get("args", {})
@@ -106,13 +106,13 @@ def united(intervals: Sequence[Interval]) -> list[Interval]:
     >>> united([(3, 4), (0, 2), (1, 2.5)])
     [(0, 2.5), (3, 4)]
     """
-    found: list[Interval] = []
+    merged: list[Interval] = []
     for low, high in sorted(intervals):
-        if found and low <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], high)
+        if merged and low <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], high)
         elif high > low:
-            found.append((low, high))
-    return found
+            merged.append((low, high))
+    return merged
 
 
 def common(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
@@ -121,16 +121,16 @@ def common(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interv
     >>> common([(0, 2), (3, 5)], [(1, 4)])
     [(1, 2), (3, 4)]
     """
-    found, i, j = list[Interval](), 0, 0
+    overlaps, i, j = list[Interval](), 0, 0
     while i < len(first) and j < len(second):
         low, high = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if low < high:
-            found.append((low, high))
+            overlaps.append((low, high))
         if first[i][1] < second[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return overlaps
 
 
 def between(intervals: Sequence[Interval], low: float, high: float) -> Sequence[Interval]:
@@ -156,17 +156,17 @@ class TracedJob:
     @staticmethod
     def read(folder: Path) -> TracedJob:
         """The job whose workers have written their traces into a folder. Raises InputError."""
-        found = sorted((traced(path) for path in folder.glob(TRACE.format("*"))), key=lambda one: one.rank)
-        if not found:
+        workers = sorted((traced(path) for path in folder.glob(TRACE.format("*"))), key=lambda one: one.rank)
+        if not workers:
             raise InputError(
                 "there are no traces", where=str(folder),
                 hint="`mezzo launch --trace FOLDER`, or MEZZO_KV_TRACE=FOLDER where another launcher begins the job; "
                 "workers write when they close their stores (with ... as kv)",
             )  # fmt: skip
-        ranks = [one.rank for one in found]
-        if len({*ranks}) < len(ranks) or len({one.about["workers"] for one in found}) > 1:
+        ranks = [one.rank for one in workers]
+        if len({*ranks}) < len(ranks) or len({one.about["workers"] for one in workers}) > 1:
             raise InputError("these are traces of several jobs", where=str(folder), hint="one folder for each")
-        return TracedJob(found, [rank for rank in range(found[0].about["workers"]) if rank not in ranks])
+        return TracedJob(workers, [rank for rank in range(workers[0].about["workers"]) if rank not in ranks])
 
     @property
     def rounds(self) -> bool:
@@ -200,7 +200,7 @@ class TracedJob:
     @cached_property
     def blamed(self) -> Sequence[Mapping[int, list[Interval]]]:
         """For each worker when it did nothing but wait for another one that had not begun, by its place in the list."""
-        found = []
+        blame = []
         for i, one in enumerate(self.workers if self.rounds and not self.missing else ()):
             waiting, number = defaultdict[int, list[Interval]](list), Counter[str]()
             for o in sorted(one.operations, key=lambda o: o.began):
@@ -210,8 +210,8 @@ class TracedJob:
                     latest, who = rounds[at]
                     if who != i and latest > o.began:
                         waiting[who].append((o.began, min(latest, o.ended)))
-            found.append({who: common(united(times), one.waits) for who, times in waiting.items()})
-        return found or [{} for _ in self.workers]
+            blame.append({who: common(united(times), one.waits) for who, times in waiting.items()})
+        return blame or [{} for _ in self.workers]
 
     @cached_property
     def others(self) -> Sequence[list[Interval]]:
@@ -233,18 +233,18 @@ class TracedJob:
 
     def losses(self) -> list[float]:
         """The mean loss of each step that all workers tell of."""
-        told = [[s.loss for s in one.steps] for one in self.workers]
-        return [sum(each) / len(each) for each in zip(*told, strict=False) if None not in each]
+        losses = [[s.loss for s in one.steps] for one in self.workers]
+        return [sum(each) / len(each) for each in zip(*losses, strict=False) if None not in each]
 
     def timings(self) -> dict[tuple[str, str], tuple[Timing, int]]:
         """For each verb and key the times of all workers, and the rank of the one whose were longest together."""
-        found: dict[tuple[str, str], Timing] = defaultdict(Timing)
+        timings: dict[tuple[str, str], Timing] = defaultdict(Timing)
         by_rank: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for one in self.workers:
             for o in one.operations:
-                found[o.verb, o.key].add(o.ended - o.began, o.nbytes)
+                timings[o.verb, o.key].add(o.ended - o.began, o.nbytes)
                 by_rank[o.verb, o.key][one.rank] += o.ended - o.began
-        return {name: (timing, max(by_rank[name], key=lambda r: by_rank[name][r])) for name, timing in found.items()}
+        return {name: (timing, max(by_rank[name], key=lambda r: by_rank[name][r])) for name, timing in timings.items()}
 
     def report(self) -> Report:
         """The job as facts and tables."""

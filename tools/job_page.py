@@ -22,10 +22,10 @@ SAID = {**WORDS, "network": "bytes that move", "others": "waiting for others"}
 
 def page(job: TracedJob) -> str:
     """The page as text."""
-    told = job.report()
-    facts = "".join(f"<tr><td>{escape(n)}</td><td>{escape(str(v))}</td></tr>" for n, v in told.facts.items())
+    report = job.report()
+    facts = "".join(f"<tr><td>{escape(n)}</td><td>{escape(str(v))}</td></tr>" for n, v in report.facts.items())
     losses = np.array(job.losses())
-    tables = [_table(table) for table in told.tables]
+    tables = [_table(table) for table in report.tables]
     return "".join([
         f'<!doctype html><meta charset="utf-8"><title>A job</title><style>{STYLE}th{{border-bottom:1px solid #999}}'
         "table.facts td{text-align:left}</style><h1>A job</h1>",
@@ -103,8 +103,8 @@ def _frame(job: TracedJob, low: float, high: float) -> list[str]:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         at, anchor = LEFT + share * (WIDTH - LEFT), "end" if share == 1 else "middle" if share else "start"
         parts.append(f'<path d="M{at:.1f} {GAP}V{bottom}" stroke="#ddd"/>')
-        said = f"{low + share * (high - low):.4g} s"
-        parts.append(f'<text x="{at:.1f}" y="{bottom + 12}" text-anchor="{anchor}">{said}</text>')
+        label = f"{low + share * (high - low):.4g} s"
+        parts.append(f'<text x="{at:.1f}" y="{bottom + 12}" text-anchor="{anchor}">{label}</text>')
     return parts
 
 
@@ -125,10 +125,10 @@ def _bytes(job: TracedJob) -> str:
     for one in job.workers:
         for level, colour in (("inside", "#8fb8de"), ("between", "#3b76c4")):
             wide = (WIDTH - LEFT - 240) * one.about[level] / most
-            said = "within the host" if level == "inside" else "between hosts"
+            label = "within the host" if level == "inside" else "between hosts"
             parts.append(f'<text x="0" y="{y + 11}">{one.name if level == "inside" else ""}</text>')
             parts.append(_rect(LEFT, y, wide, 14, colour))
-            parts.append(f'<text x="{LEFT + wide + 6:.1f}" y="{y + 11}">{said} {size(int(one.about[level]))}</text>')
+            parts.append(f'<text x="{LEFT + wide + 6:.1f}" y="{y + 11}">{label} {size(int(one.about[level]))}</text>')
             y += 17
         y += 5
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" font-family="sans-serif"'

@@ -65,7 +65,7 @@ def members(
     kept: bool = False,
     gpus: Sequence[int] = (),
     rejoin: bool = False,
-    told: Mapping[str, str] = NOTHING,
+    variables: Mapping[str, str] = NOTHING,
 ) -> tuple[Member, ...]:
     """The processes of a job whose workers run `command`, at a port that is kept free for them.
 
@@ -73,8 +73,8 @@ def members(
     among workers, unless OMP_NUM_THREADS is set. The job has a fresh key unless one is given. `attempt` counts how
     often the job was begun before. `kept`: what servers hold outlives them in memory without a name: `launch` can then
     start one again alone, and closes it at the end. `gpus`: the GPU of each worker. `rejoin`: another worker may take
-    the place of one that is killed. `told` are variables of workers besides. Raises InputError for numbers that make no
-    job, and for a file that holds no key.
+    the place of one that is killed. `variables` are those of workers besides. Raises InputError for numbers that make
+    no job, and for a file that holds no key.
 
     >>> [m.name for m in members(["true"], workers=2, servers=1)]
     ['scheduler', 'server 0', 'worker 0', 'worker 1']
@@ -99,7 +99,7 @@ def members(
             mine = replace(mine, kept=os.memfd_create("mezzo server", os.MFD_CLOEXEC))
         given = {n: v for n, v in mine.variables().items() if n not in TUNED or n not in os.environ}
         if role == "worker":
-            given |= told
+            given |= variables
         if role == "worker" and gpus:
             given[MINE] = str(gpus[rank])
         listens = port if role == "scheduler" else None
@@ -149,10 +149,10 @@ def shown(job: Callable[[Scale], Sequence[Member]], path: Path | None) -> Iterat
     is gone afterwards. Without a path nothing is written. Raises ModelError where it cannot be."""
 
     def begin(scale: Scale) -> Sequence[Member]:
-        made = job(scale)
+        started = job(scale)
         if path is not None:
-            replace_file(path, [told_of(Environment.read(made[0].environment))], private=True)
-        return made
+            replace_file(path, [told_of(Environment.read(started[0].environment))], private=True)
+        return started
 
     try:
         yield begin
@@ -168,10 +168,10 @@ def command_of(script: str, args: Sequence[str]) -> tuple[str, ...]:
         if not os.path.isfile(script):
             raise InputError("there is no such file", where=script, hint="give a Python file or a program")
         return (sys.executable, script, *args)
-    found = shutil.which(script)
-    if found is None:
+    program = shutil.which(script)
+    if program is None:
         raise InputError("there is no such program", where=script, hint="give a Python file, or a program on the PATH")
-    return (found, *args)
+    return (program, *args)
 
 
 def launch(

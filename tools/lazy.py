@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Final
 
 
@@ -38,6 +40,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "models": ("models", ""),
     "mxnet": ("mxnet", ""),
     "nd": ("nd", ""),
+    "AutoPlace": ("runtime.compile.auto_place", "AutoPlace"),
     "num_gpus": ("nd.place", "num_gpus"),
     "onnxruntime": ("onnxruntime", ""),
     "optimizer": ("runtime.optimizer", ""),
@@ -57,12 +60,23 @@ ONNX: Final[Homes] = {  # of `mezzo.onnx`
 }
 
 
+ELSEWHERE: Final[dict[str, str]] = {  # what other libraries call these, and what they are called here
+    "init": "gluon.initializer", "initializer": "gluon.initializer", "nn": "gluon.nn", "rnn": "gluon.rnn",
+    "metric": "metrics", "optim": "optimizer", "losses": "loss",
+    "lr_scheduler": "schedule", "callback": "callbacks", "io": "data",
+    "ndarray": "nd", "np": "nd", "tensor": "nd.array", "symbol": "sym", "kvstore": "kv",
+    "model_zoo": "models", "vision": "models", "profile": "profiler",
+    "visualization": "viz", "context": "cpu", "device": "cpu", "load_model": "load", "save": "nd.save",
+    "mod": "compat.mxnet.mod", "module": "compat.mxnet.mod", "quantization": "quantize",
+}  # fmt: skip
+
+
 def training(name: str) -> Any:
     """`__getattr__` of `mezzo`: arrays, training and the KVStore, which whoever only runs models does not need.
 
-    Raises AttributeError for any other name.
+    Raises AttributeError for any other name, with ours where other libraries use that one.
     """
-    return _brought("", HOMES, name)
+    return _brought("", HOMES, name, ELSEWHERE)
 
 
 def of_onnx(name: str) -> Any:
@@ -74,14 +88,16 @@ def of_onnx(name: str) -> Any:
     return _brought(".onnx", ONNX, name)
 
 
-def _brought(within: str, homes: Homes, name: str) -> Any:
+def _brought(within: str, homes: Homes, name: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> Any:
     """Import the object of this name and store it as an attribute of the module. Raises AttributeError if there is
     none."""
     top = __name__.partition(".")[0]
     home = homes.get(name)
     if home is None:
-        raise AttributeError(f"module {top + within!r} has no attribute {name!r}")
+        ours = elsewhere.get(name.lower())
+        hint = f": it is {top}.{ours} here" if ours else ""
+        raise AttributeError(f"module {top + within!r} has no attribute {name!r}{hint}")
     module = import_module(f"{top}.{home[0]}")
-    found = getattr(module, home[1]) if home[1] else module
-    setattr(sys.modules[top + within], name, found)
-    return found
+    value = getattr(module, home[1]) if home[1] else module
+    setattr(sys.modules[top + within], name, value)
+    return value

@@ -12,6 +12,7 @@ from ..importers import first_bytes, is_mxnet, load_graph
 from ..ops.budget import Budget
 from ..ops.errors import InputError
 from ..ops.types import Array, Dim
+from ..runtime.devices import Placement
 from ..runtime.execution.session import Session
 from ..runtime.file import Opened, is_mezzo, open_file
 from ..runtime.ir.graph import Graph
@@ -32,7 +33,7 @@ class LoadOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[Dim]] | None
 
     device: str
-    place: Mapping[str, str] | None
+    place: Placement | None
     budget: Budget | None
     strategy: Strategy | str
     instances: int | None
@@ -67,7 +68,7 @@ def load(
     params: Source | Mapping[str, Array] | None = None,
     shapes: Mapping[str, Sequence[Dim]] | None = None,
     device: str = "cpu",
-    place: Mapping[str, str] | None = None,
+    place: Placement | None = None,
     budget: Budget | None = None,
     strategy: Strategy | str = Strategy.BOTH,
     instances: int | None = None,
@@ -119,29 +120,27 @@ def load(
         )
     name = file_name(source)
 
-    def make(model: Graph | Opened) -> Session:
-        if precision == "int8":
-            model = _quantized(model, calibration)
-        return kind(
-            model,
-            device=device,
-            place=place,
-            budget=budget,
-            strategy=strategy,
-            instances=instances,
-            max_programs=max_programs,
-            max_memory=max_memory,
-            fuse=fuse,
-            threads=threads,
-            onednn=onednn,
-            precision="auto" if precision == "int8" else precision,
-            buckets=buckets,
-            seed=seed,
-            name=name,
-        )
-
+    int8 = precision == "int8"
+    session_of: Callable[[Graph | Opened], Session] = partial(
+        kind,
+        device=device,
+        place=place,
+        budget=budget,
+        strategy=strategy,
+        instances=instances,
+        max_programs=max_programs,
+        max_memory=max_memory,
+        fuse=fuse,
+        threads=threads,
+        onednn=onednn,
+        precision="auto" if int8 else precision,
+        buckets=buckets,
+        seed=seed,
+        name=name,
+    )
+    make = (lambda model: session_of(_quantized(model, calibration))) if int8 else session_of
     if params is not None or shapes is not None or is_mxnet(first_bytes(source)):
-        return _mxnet(source, params, shapes, budget, make, sized=precision == "int8")
+        return _mxnet(source, params, shapes, budget, make, sized=int8)
     return make(open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget, mapped=True))
 
 

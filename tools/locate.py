@@ -45,20 +45,20 @@ class Located:
 def changed_weights(graph: Graph, other: Graph | Mapping[str, str], tolerance: Tolerance) -> list[Changed]:
     """The weights of the same name that differ, by their elements or by the digests of a recording."""
     ours = constants(graph)
-    found: list[tuple[str, str]] = []
+    changed: list[tuple[str, str]] = []
     if isinstance(other, Graph):
         for name, array in constants(other).items():
             if name in ours and not _same(ours[name], array):
-                found.append((name, f"differs: {gap(ours[name], array, tolerance)}"))
+                changed.append((name, f"differs: {gap(ours[name], array, tolerance)}"))
     elif other:
-        found = [(n, "differs") for n, digest in digests(graph).items() if other.get(n, digest) != digest]
-    if not found:
+        changed = [(n, "differs") for n, digest in digests(graph).items() if other.get(n, digest) != digest]
+    if not changed:
         return []
     readers: dict[str, Node] = {}
     for _, node in graph.walk():
         for name in node.inputs:
             readers.setdefault(name, node)
-    return [Changed(n, readers.get(n), how) for n, how in found]
+    return [Changed(n, readers.get(n), how) for n, how in changed]
 
 
 def _same(a: Array, b: Array) -> bool:
@@ -86,7 +86,7 @@ class Probe:
         new = [n for n in names if n not in self.gaps]
         if new:
             self._ask(new)
-        return [n for n in names if (found := self.gaps[n]) is not None and not found.agrees]
+        return [n for n in names if (difference := self.gaps[n]) is not None and not difference.agrees]
 
     def _ask(self, names: list[str]) -> None:
         try:
@@ -112,9 +112,9 @@ def locate(graph: Graph, outputs: Iterable[str], probe: Probe) -> Located | None
         inputs, unseen = _upstream(makers, makers[value], seen)
         earlier = probe.differing(inputs)
         if not earlier:
-            found = probe.gaps[value]
-            assert found is not None
-            return Located(makers[value], value, found, tuple(unseen))
+            difference = probe.gaps[value]
+            assert difference is not None
+            return Located(makers[value], value, difference, tuple(unseen))
         value = _earliest(graph, earlier[:1], seen, probe)
     return None
 
@@ -155,18 +155,18 @@ def _before(graph: Graph, outputs: Iterable[str]) -> Iterator[Node]:
 
 def _upstream(makers: Mapping[str, Node], node: Node, seen: set[str]) -> tuple[list[str], list[str]]:
     """The values that a node was made of, as near as they can be compared, and those between that cannot."""
-    found, unseen = dict[str, None](), dict[str, None]()
+    nearest, unseen = dict[str, None](), dict[str, None]()
     todo = list(node.reads())
     while todo:
         name = todo.pop()
-        if name in found or name in unseen or name not in makers:
+        if name in nearest or name in unseen or name not in makers:
             continue
         if name in seen:
-            found[name] = None
+            nearest[name] = None
         else:
             unseen[name] = None
             todo += makers[name].reads()
-    return list(found), list(unseen)
+    return list(nearest), list(unseen)
 
 
 def _comparable(graph: Graph, name: str, probe: Probe) -> bool:

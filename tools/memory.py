@@ -50,9 +50,9 @@ def memory(
 
 def _row(events: Sequence[Event], rule: Rounding, limit: int | None, keep: int) -> tuple[object, ...]:
     try:
-        found = replay(events, rule, limit=limit, keep=keep)
+        replayed = replay(events, rule, limit=limit, keep=keep)
     except BudgetError:
         return (str(rule), "passes the limit", *[""] * (len(HEADS) - 2))
-    waste = f"{100 * found.waste:.1f}"
-    peaks = found.peak_asked, found.peak, found.peak_reserved
-    return (str(rule), *peaks, waste, found.misses, found.hits)
+    waste = f"{100 * replayed.waste:.1f}"
+    peaks = replayed.peak_asked, replayed.peak, replayed.peak_reserved
+    return (str(rule), *peaks, waste, replayed.misses, replayed.hits)

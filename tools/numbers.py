@@ -140,10 +140,10 @@ class Numbers:
     def _by_steps(self, part: Part) -> None:
         """Compare each step of the program with the operators that it stands for."""
         shown, feeds, _ = self._runs()[0]
-        found = check_steps(self.ours.session, feeds, self.graph)
-        self.facts |= {"ours": self.ours.about, "steps": found.right + len(found.left) + len(found.wrong)}
-        part.said = found.said
-        for wrong in found.wrong[:SHOWN]:
+        checked = check_steps(self.ours.session, feeds, self.graph)
+        self.facts |= {"ours": self.ours.about, "steps": checked.right + len(checked.left) + len(checked.wrong)}
+        part.said = checked.said
+        for wrong in checked.wrong[:SHOWN]:
             sizes = f" (sizes {shown})" if shown else ""
             part.add(f"{wrong}{sizes}", code=DIFFERENT, where=wrong.place, hint=ONE_OF_OURS)
 
@@ -225,14 +225,14 @@ class Numbers:
             theirs = set(other.graph.outputs)
         else:
             theirs = {*other.values} if isinstance(other, Recorded) else {*self.graph.outputs}
-        found = [o for o in self.graph.outputs if o in theirs]
-        if not found:
+        shared = [o for o in self.graph.outputs if o in theirs]
+        if not shared:
             raise InputError(
                 f"the other side has none of the outputs {', '.join(self.graph.outputs)}",
                 where=str(self.options.against),
                 hint="outputs are matched by name: rename them, or record again",
             )
-        return found
+        return shared
 
     def _both(self, other: Side, feeds: Mapping[str, Any], part: Part, *, filled: bool) -> tuple[Any, Any]:
         """The outputs of both sides; None of a side that refuses. That is a problem where we refuse what the other
@@ -277,18 +277,20 @@ class Numbers:
         sizes = f" (sizes {shown})" if shown and shown != "as recorded" else ""
         sizes += f"; {exact}" if exact else ""
         keeps, step = self._keeps_values(other), self._wrong_step(feeds)
-        found = locate(self._typed(feeds), wrong, Probe(self.ours, other, feeds, self.tolerance)) if keeps else None
+        located = locate(self._typed(feeds), wrong, Probe(self.ours, other, feeds, self.tolerance)) if keeps else None
         if step is not None:  # of the nodes that it stands for one may be named
-            where = found.node.place if found is not None and found.node.place in step.origin else step.place
+            where = located.node.place if located is not None and located.node.place in step.origin else step.place
             part.add(f"{outputs}{sizes}; {step}", code=DIFFERENT, where=where, hint=ONE_OF_OURS)
-        elif found is not None:
+        elif located is not None:
             between = (
-                f" (the values {', '.join(found.unseen)} before it are not there to compare)" if found.unseen else ""
+                f" (the values {', '.join(located.unseen)} before it are not there to compare)"
+                if located.unseen
+                else ""
             )
             part.add(
-                f"{outputs}{sizes}; the first value that differs is {found.value!r}: {found.gap}{between}",
+                f"{outputs}{sizes}; the first value that differs is {located.value!r}: {located.gap}{between}",
                 code=DIFFERENT,
-                where=found.node.place,
+                where=located.node.place,
                 hint=REAL_INPUTS if exact and exact.ill_conditioned else LOOK_AT,
             )
         elif keeps:
@@ -324,9 +326,9 @@ class Numbers:
         part.said = f"{len(names)} values, {size(total)}, in {path}" + (f" (sizes {shown})" if shown else "")
 
     def _round_trip(self, part: Part) -> None:
-        made = to_onnx(self.graph)
-        opset = next(int(o.version) for o in made.opset_import if not o.domain)
-        again = Ours(load_onnx(made, budget=self.budget), f"opset {opset}", self.budget)
+        model = to_onnx(self.graph)
+        opset = next(int(o.version) for o in model.opset_import if not o.domain)
+        again = Ours(load_onnx(model, budget=self.budget), f"opset {opset}", self.budget)
         shown, feeds, before = self._runs()[0]
         after = again.run(feeds, again.graph.outputs)
         if self.random:  # the numbers of a run depend on how many there were before

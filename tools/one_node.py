@@ -67,14 +67,14 @@ class _Around:
         return self.arrays.get(name, self.added.get(name))
 
     def take(self, name: str) -> Array:
-        found = self.value(name)
-        if found is None:
+        value = self.value(name)
+        if value is None:
             raise UpgradeDeclined(f"{name!r} would have to be a constant")
-        return np.asarray(found)
+        return np.asarray(value)
 
     def type(self, name: str) -> Tensor | None:
-        found = self.graph.types.get(name)
-        return found if isinstance(found, Tensor) else None
+        kind = self.graph.types.get(name)
+        return kind if isinstance(kind, Tensor) else None
 
     def used(self, name: str) -> bool:
         return name in self.graph.outputs
@@ -86,15 +86,15 @@ def versions(domain: str, op: str) -> list[int]:
     >>> versions("", "Relu")
     [1, 6, 13, 14]
     """
-    found, at = list[int](), OPSETS[domain]
+    opsets, at = list[int](), OPSETS[domain]
     while at > 0:
         schema = any_schema(domain, op, at)
         if schema is None:
             break
         if not schema.deprecated:
-            found.append(int(schema.since_version))
+            opsets.append(int(schema.since_version))
         at = int(schema.since_version) - 1
-    return found[::-1]
+    return opsets[::-1]
 
 
 def any_schema(domain: str, op: str, opset: int) -> Any:
@@ -108,16 +108,16 @@ def any_schema(domain: str, op: str, opset: int) -> Any:
 def records(domain: str, op: str, opset: int = 0) -> list[Op]:
     """The records that an operator of a file of this opset can become: its own, and those of later names and of former
     meanings."""
-    made = [c.made for (d, o, v), c in CHANGES.items() if (d, o) == (domain, op) and v > opset and c.made]
-    return [OPS[k] for k in dict.fromkeys([(domain, op), *made]) if k in OPS]
+    keys = [c.made for (d, o, v), c in CHANGES.items() if (d, o) == (domain, op) and v > opset and c.made]
+    return [OPS[k] for k in dict.fromkeys([(domain, op), *keys]) if k in OPS]
 
 
 def one_node(o: Op, sample: Sample, domain: str, op: str, opset: int) -> OneNode:
     """The sample of a record as a node `domain`::`op` at the opset of one of its `versions`. Raises Declined, saying
     why, where that opset cannot express it."""
     free = frozenset(f"x{i}" for i, x in enumerate(sample.inputs) if isinstance(x, Tensor))
-    made = model_of(*sample_graph(o, sample), free, domain, op, opset)
-    return replace(made, unasked=frozenset(differing(o.name, sample)))
+    model = model_of(*sample_graph(o, sample), free, domain, op, opset)
+    return replace(model, unasked=frozenset(differing(o.name, sample)))
 
 
 def model_of(graph: Graph, feeds: dict[str, Any], free: Collection[str], domain: str, op: str, opset: int) -> OneNode:
@@ -144,7 +144,7 @@ def model_of(graph: Graph, feeds: dict[str, Any], free: Collection[str], domain:
     fixed = {n: around.arrays[n] for n in around.looked_at if n in form.inputs}
     fixed |= {n: a for n, a in around.added.items() if n in form.inputs}
     fed = {n: x for n, x in feeds.items() if n in form.inputs and n not in fixed}
-    made = onnx.helper.make_graph(
+    onnx_graph = onnx.helper.make_graph(
         [node],
         op,
         [value_info(n, graph.types[n]) for n in fed],
@@ -156,7 +156,7 @@ def model_of(graph: Graph, feeds: dict[str, Any], free: Collection[str], domain:
     kinds = [getattr(t, "dtype", None) for t in graph.types.values()]
     least = max(SINCE_INITIALIZERS, onnx.helper.find_min_ir_version_for(ids, ignore_unknown=True))
     ir = max([least, *(IR_OF_TYPES.get(k, 0) for k in kinds if k is not None)])
-    model = onnx.helper.make_model(made, opset_imports=ids, ir_version=ir)
+    model = onnx.helper.make_model(onnx_graph, opset_imports=ids, ir_version=ir)
     return OneNode(model, fed, graph, feeds, node, at)
 
 
@@ -227,14 +227,14 @@ OLDEST: dict[tuple[str, int], Callable[[Form, Scope], Form]] = {
 def _exported(graph: Graph, op: str, version: int, opset: int) -> tuple[onnx.ModelProto, onnx.NodeProto]:
     """A graph whose node has bodies, as the exporter writes it."""
     try:
-        made = to_onnx(graph, opset=opset)
+        model = to_onnx(graph, opset=opset)
     except UnsupportedModel as error:
         raise UpgradeDeclined(error.message) from error
-    (node,) = [n for n in made.graph.node if n.op_type not in ("Identity", "Constant")][-1:]
+    (node,) = [n for n in model.graph.node if n.op_type not in ("Identity", "Constant")][-1:]
     since = any_schema(node.domain, node.op_type, opset)
     if node.op_type != op or since is None or since.since_version != version:
         raise UpgradeDeclined(f"it is no {op} of opset {version}")
-    return made, node
+    return model, node
 
 
 def _is_default(o: Op, name: str, value: Any) -> bool:

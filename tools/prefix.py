@@ -58,9 +58,9 @@ def _prefixes(names: Sequence[str], bare: Collection[str], stream: Any) -> dict[
 
         console = Console(file=stream)
         for i, name in enumerate(every):
-            with console.capture() as made:
+            with console.capture() as capture:
                 console.print(Text(plain[name], style=COLOURS[i % len(COLOURS)]), end="")
-            plain[name] = made.get()
+            plain[name] = capture.get()
     return {name: b"" if name in bare else text.encode() for name, text in plain.items()}
 
 

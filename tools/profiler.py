@@ -70,17 +70,19 @@ class Profile:
 
     def events(self) -> list[Event]:
         """The events of the trace, with counters and markers."""
-        found = self.trace.events()
+        trace_events = self.trace.events()
         spans = self.trace._spans
         origin = min((s.begun for s in spans), default=min((s.at for s in self.samples), default=0))
         process = os.getpid()
         for sample in self.samples:
             at = (sample.at - origin) / 1e3
-            found.append({"ph": "C", "name": sample.name, "ts": at, "pid": process, "args": {"value": sample.value}})
+            trace_events.append(
+                {"ph": "C", "name": sample.name, "ts": at, "pid": process, "args": {"value": sample.value}}
+            )
         for mark in self.instants:
             at = (mark.at - origin) / 1e3
-            found.append({"ph": "i", "s": "p", "name": mark.name, "ts": at, "pid": process, "tid": 0})
-        return found
+            trace_events.append({"ph": "i", "s": "p", "name": mark.name, "ts": at, "pid": process, "tid": 0})
+        return trace_events
 
 
 class State:

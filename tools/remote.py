@@ -2,7 +2,8 @@
 
 Standard input begins with a line of JSON that says what to run, where, and with which variables: none of it, the job's
 key above all, stands on a command line. When standard input ends, as it does when the launcher or the connection is
-gone, what was started is asked to end, and ended; else the exit code is that of the process.
+gone, what was started is asked to end, and ended; else the exit code is that of the process. A worker that has ended
+well counts as ended when the agent of its host, which serves other workers too, has ended as well.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from ..kvstore.environment import LASTS
 from ..kvstore.schedulers import reaches
 from ..runtime.environment import processors
 
@@ -36,8 +38,8 @@ def through(shell: str, host: str) -> tuple[str, ...]:
 def asked(command: Sequence[str], environment: Mapping[str, str], toward: str, share: int) -> bytes:
     """The line that asks for a command in the folder of this process, on a host that listens at the address which the
     one at `toward` sees, with so many workers."""
-    told = {"command": command, "environment": environment, "toward": toward, "share": share, "folder": os.getcwd()}
-    return json.dumps(told).encode() + b"\n"
+    request = {"command": command, "environment": environment, "toward": toward, "share": share, "folder": os.getcwd()}
+    return json.dumps(request).encode() + b"\n"
 
 
 def main() -> int:
@@ -45,10 +47,13 @@ def main() -> int:
     environment = {**os.environ, **given["environment"]}
     environment.setdefault("MEZZO_BIND", reaches(given["toward"]))
     environment.setdefault("OMP_NUM_THREADS", str(max(1, processors() // given["share"])))
+    lasts, held = os.pipe()
+    environment[LASTS] = str(held)
     try:
         process = subprocess.Popen(
-            given["command"], env=environment, cwd=given["folder"], stdin=subprocess.DEVNULL, start_new_session=True
-        )
+            given["command"], env=environment, cwd=given["folder"], stdin=subprocess.DEVNULL, start_new_session=True,
+            pass_fds=(held,),
+        )  # fmt: skip
     except OSError as error:
         print(f"{given['command'][0]} cannot be started: {error}", file=sys.stderr)
         return 127
@@ -62,7 +67,10 @@ def main() -> int:
             time.sleep(wait)
 
     threading.Thread(target=watch, daemon=True).start()
+    os.close(held)
     code = process.wait()
+    if not code:
+        os.read(lasts, 1)  # until nobody holds the other end
     with suppress(ProcessLookupError):  # what it has started ends with it
         os.killpg(process.pid, signal.SIGKILL)
     return code if code >= 0 else 128 - code

@@ -34,7 +34,7 @@ def replay(manifest: Path, deadline: float, as_json: bool) -> None:
     digests = [row for name, then in recorded.items() for row in _digests(name, then, again.get(name))]
     digests += [(name, "a worker", "was not there") for name in again if name not in recorded]
     around = [row for name, then in recorded.items() if name in again for row in _around(name, then, again[name])]
-    same = all(said == "the same" for _, _, said in digests)
+    same = all(verdict == "the same" for _, _, verdict in digests)
     seeds = ", ".join(dict.fromkeys(str(one.seed) for one in again.values()))
     facts = {"command": " ".join(first.command), "seed": seeds, "bits": "the same" if same else "others"}
     tables = [Table("Digests", ("of", "digest", "before"), digests)]
@@ -53,20 +53,20 @@ def recorded_at(path: Path) -> Mapping[str, Manifest]:
 
 def _digests(name: str, then: Manifest, now: Manifest | None) -> Iterator[Row]:
     """The digests of a run, or of one worker, now and before; of one that has gone, none."""
-    found = {} if now is None else now.digests
-    for what in dict.fromkeys((*then.digests, *found)):
+    digests = {} if now is None else now.digests
+    for what in dict.fromkeys((*then.digests, *digests)):
         before = "was not there" if what not in then.digests else f"was {then.digests[what]}"
-        said = "the same" if what in found and found[what] == then.digests.get(what) else before
-        yield f"{name} {what}".strip(), found.get(what, "not there"), said
+        verdict = "the same" if what in digests and digests[what] == then.digests.get(what) else before
+        yield f"{name} {what}".strip(), digests.get(what, "not there"), verdict
 
 
 def _around(name: str, then: Manifest, now: Manifest) -> Iterator[Row]:
     """Versions, facts of the machine and variables that are not as they were."""
     for part in ("versions", "machine", "environment"):
-        before, found = getattr(then, part), getattr(now, part)
-        for what in dict.fromkeys((*before, *found)):
-            if before.get(what) != found.get(what):
-                yield f"{name} {part}: {what}".strip(), str(found.get(what)), f"was {before.get(what)}"
+        before, after = getattr(then, part), getattr(now, part)
+        for what in dict.fromkeys((*before, *after)):
+            if before.get(what) != after.get(what):
+                yield f"{name} {part}: {what}".strip(), str(after.get(what)), f"was {before.get(what)}"
 
 
 def run_again(recorded: Manifest, where: Path, deadline: float = 0.0) -> Mapping[str, Manifest]:

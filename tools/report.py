@@ -66,11 +66,11 @@ def parse_size(text: str) -> int:
     >>> parse_size("2GiB"), parse_size("1.5 kB")
     (2147483648, 1500)
     """
-    found = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    match = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        number, unit, binary = found.groups()
+        number, unit, binary = match.groups()
         return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " "))
     except ValueError as error:
         raise InputError(f"{text!r} is no size", hint="write 2GiB, 512MB or a number of bytes") from error

@@ -28,9 +28,9 @@ def schema_of(o: Op) -> Any:
 
 def allowed(schema: Any) -> dict[str, list[str]]:
     """The types that a schema allows, by type parameter; a type that no parameter names is its own."""
-    found = {c.type_param_str: sorted(c.allowed_type_strs) for c in schema.type_constraints}
+    types = {c.type_param_str: sorted(c.allowed_type_strs) for c in schema.type_constraints}
     formals = [*schema.inputs, *schema.outputs]
-    return found | {f.type_str: [f.type_str] for f in formals if f.type_str not in found}
+    return types | {f.type_str: [f.type_str] for f in formals if f.type_str not in types}
 
 
 def spelled(t: Type) -> str:
@@ -64,8 +64,8 @@ def turn(xs: list[Any], which: list[int], target: str) -> list[Any] | None:
         leaf = leaf_of(x)
         return held(recast(leaf, dtype), target) if isinstance(leaf, np.ndarray) else None
 
-    made = [one(x) if i in which and LEAF.search(target) else x for i, x in enumerate(xs)]
-    return made if LEAF.search(target) and all(made[i] is not None for i in which) else None
+    turned = [one(x) if i in which and LEAF.search(target) else x for i, x in enumerate(xs)]
+    return turned if LEAF.search(target) and all(turned[i] is not None for i in which) else None
 
 
 def leaf_of(x: Any) -> Any:
@@ -75,17 +75,17 @@ def leaf_of(x: Any) -> Any:
     return leaf_of(x[0]) if isinstance(x, list) and x else x
 
 
-def alike(xs: list[Any], made: list[Any], which: list[int], may: list[list[str]]) -> tuple[list[Any], list[int]]:
+def alike(xs: list[Any], turned: list[Any], which: list[int], may: list[list[str]]) -> tuple[list[Any], list[int]]:
     """The inputs with the other operands of the same element type turned too, where they may; and which are turned."""
-    before, after = (LEAF.findall(spelled(type_in(of[which[0]])))[0] for of in (xs, made))
-    made, which = list(made), list(which)
+    before, after = (LEAF.findall(spelled(type_in(of[which[0]])))[0] for of in (xs, turned))
+    turned, which = list(turned), list(which)
     for i, x in enumerate(xs):
         own = "" if x is None else spelled(type_in(x))
         target = LEAF.sub(f"tensor({after})", own)
         if i not in which and LEAF.findall(own) == [before] and target in may[i]:
-            made[i] = (turn(xs, [i], target) or xs)[i]
+            turned[i] = (turn(xs, [i], target) or xs)[i]
             which.append(i)
-    return made, which
+    return turned, which
 
 
 def held(leaf: Any, target: str) -> Any:
@@ -144,8 +144,8 @@ def built(g: Any, x: Any) -> Any:
         return g.const(x)
     t: Any = x.type
     inner = x.value[0] if isinstance(t, Sequence) else x.value
-    made = built(g, inner if isinstance(t.element, Tensor) else Held(inner, t.element))
-    return g.SequenceConstruct(made) if isinstance(t, Sequence) else g.Optional(made)
+    element = built(g, inner if isinstance(t.element, Tensor) else Held(inner, t.element))
+    return g.SequenceConstruct(element) if isinstance(t, Sequence) else g.Optional(element)
 
 
 def branches(x: Any) -> tuple[Graph, dict[str, Any]]:

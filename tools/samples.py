@@ -18,8 +18,8 @@ def hosted(op: Op, sample: Sample) -> bool:
     if any(isinstance(v, Body) for v in sample.attrs.values()):
         return False
     types = [x if x is None or isinstance(x, Tensor) else type_of(x, known=True) for x in sample.inputs]
-    found = op.infer_types(types, sample.attrs, (True,) * sample.outputs)
-    return not all(isinstance(t, Tensor) for t in found)
+    inferred = op.infer_types(types, sample.attrs, (True,) * sample.outputs)
+    return not all(isinstance(t, Tensor) for t in inferred)
 
 
 def arrays(sample: Sample, seed: int = 0) -> list[Any]:
@@ -29,10 +29,10 @@ def arrays(sample: Sample, seed: int = 0) -> list[Any]:
     def one(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x if x is None or isinstance(x, Held) else np.asarray(x)
-        made = rng.uniform(-2, 2, x.sizes)
+        values = rng.uniform(-2, 2, x.sizes)
         if x.dtype is DType.BOOL:
-            return made > 0
-        return (made if x.dtype.floating else np.floor(made)).astype(x.dtype.numpy)
+            return values > 0
+        return (values if x.dtype.floating else np.floor(values)).astype(x.dtype.numpy)
 
     return [one(x) for x in sample.inputs]
 
@@ -58,8 +58,8 @@ def sample_graph(op: Op, sample: Sample, *, fed: str = "all") -> tuple[Graph, di
                 feeds[f"{name}_rows"] = np.ones(len(x), bool)
                 name = _hidden(g, name, x)
             names.append(name)
-    made = g.op(op.name, *names, domain=op.domain, outputs=sample.outputs, **sample.attrs)
-    return g.graph([made] if sample.outputs == 1 else list(made)), feeds
+    results = g.op(op.name, *names, domain=op.domain, outputs=sample.outputs, **sample.attrs)
+    return g.graph([results] if sample.outputs == 1 else list(results)), feeds
 
 
 def _hidden(g: GraphBuilder, name: str, x: Any) -> str:

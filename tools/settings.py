@@ -112,9 +112,9 @@ def optimizer(how: Settings, updates: int) -> Optimizer:
         )
     rising = how.warm_up if how.warm_up is not None else (how.schedule == "warm-up") * max(updates // 20, 1)
     rate = how.rate if how.rate is not None else next(f.default for f in fields(kind) if f.name == "rate")
-    rest = max(updates - rising, 1)
+    remaining = max(updates - rising, 1)
     try:
-        then = plan(**{field: rate, **{n: made(rest) for n, made in usual.items()}, **_those(given, its)})
+        then = plan(**{field: rate, **{n: value_of(remaining) for n, value_of in usual.items()}, **_those(given, its)})
         return kind(rate=schedule.WarmUp(then, rising) if rising else then, **_those(given, own))
     except TypeError as error:
         raise InputError(f"the settings do not fit: {error}", where="train", hint="see --set") from error

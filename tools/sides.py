@@ -66,12 +66,12 @@ def digests(graph: Graph) -> dict[str, str]:
 
 def constants(graph: Graph) -> dict[str, Array]:
     """Initialisers and Constant nodes, those of subgraphs included."""
-    found = dict(graph.initializers)
+    arrays = dict(graph.initializers)
     for part, node in graph.walk():
-        found |= part.initializers
+        arrays |= part.initializers
         if (node.domain, node.op) == ("", "Constant") and isinstance(node.attrs.get("value"), np.ndarray):
-            found[node.outputs[0]] = node.attrs["value"]
-    return found
+            arrays[node.outputs[0]] = node.attrs["value"]
+    return arrays
 
 
 def write_recording(

@@ -92,10 +92,10 @@ def check_steps(session: Session, feeds: Mapping[str, Any], model: Graph | None 
 
 def _places(model: Graph) -> dict[str, str]:
     """Return the places of the model's nodes by node name, where a name is unique."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for _, node in model.walk():
-        found.setdefault(node.name, []).append(node.place)
-    return {name: places[0] for name, places in found.items() if name and len(places) == 1}
+        by_name.setdefault(node.name, []).append(node.place)
+    return {name: places[0] for name, places in by_name.items() if name and len(places) == 1}
 
 
 @dataclass(slots=True)
@@ -179,17 +179,17 @@ class _Watch:
                     results[name] = _logical(instance, name)
             if now.asked is None or step in self._blamed or now.before < len(self._blamed):
                 return  # it is told already, or what its bodies have made wrong is
-            found = next(now.asked.wrong(results), None)
+            difference = next(now.asked.wrong(results), None)
         except MezzoError as error:  # of its reference, or a form that only its kernel knows
             self.left[step] = error.message
             self.right.discard(step)
             return
         self._keep(results)
-        if found is None:
+        if difference is None:
             self.right.add(step)
         else:
             self.right.discard(step)
-            self._blame(now.number, step, found[0], f"its result {found[0]!r} is wrong, {found[1]}")
+            self._blame(now.number, step, difference[0], f"its result {difference[0]!r} is wrong, {difference[1]}")
 
     def _keep(self, results: Mapping[str, Any]) -> None:
         for name, value in results.items():
@@ -202,22 +202,23 @@ class _Watch:
         stands for. Nothing is said where values are too many to be kept, or where a narrower precision was asked for,
         since rounding decides too much then."""
         graph, program = self.session.graph, self._executable.program
-        made = {o for node in graph.nodes for o in node.outputs}
-        names = [n for s in program.steps for n in s.writes() if n in made]
+        produced = {o for node in graph.nodes for o in node.outputs}
+        names = [n for s in program.steps for n in s.writes() if n in produced]
         kinds = _kinds(program, program.types)
         own = {t.dtype for t in infer(graph).types.values() if isinstance(t, Tensor)}
         if self._room < 0 or not names or any(k.narrow for k in kinds - own):
             return
         asked = Nearly(graph.but(outputs=tuple(names)), dict(feeds), self.session.budget, kinds, self._key)
         try:
-            found = next(asked.wrong({n: self._kept[n] for n in names if n in self._kept}), None)
+            difference = next(asked.wrong({n: self._kept[n] for n in names if n in self._kept}), None)
         except MezzoError as error:
             self.left[program.steps[-1]] = f"the graph as a whole: {error.message}"
             return
-        if found is not None:
-            index = next(i for i, s in enumerate(program.steps) if found[0] in s.writes())
-            how = f"it does that right, and {found[0]!r} is another value in the model, {found[1]}: a pass is wrong"
-            self._blame(index, program.steps[index], found[0], how)
+        if difference is not None:
+            index = next(i for i, s in enumerate(program.steps) if difference[0] in s.writes())
+            value, apart = difference
+            how = f"it does that right, and {value!r} is another value in the model, {apart}: a pass is wrong"
+            self._blame(index, program.steps[index], value, how)
 
     def _blame(self, index: int, step: ProgramStep, value: str, how: str) -> None:
         names = step.node.origin or (step.node.name or step.node.outputs[0],)
@@ -232,21 +233,21 @@ class _Watch:
         that reads it now."""
         writer = next((i for i in reversed(range(index)) if name in program.steps[i].writes()), -1)
         slot = program.plan.by_value.get(name)
-        said = f"its operand {name!r} is not what " + (f"step {writer} has made" if writer >= 0 else "was given")
+        message = f"its operand {name!r} is not what " + (f"step {writer} has made" if writer >= 0 else "was given")
         for i in range(writer + 1, index):
             step = program.steps[i]
             for other in (*step.writes(), step.workspace):
                 beside = program.plan.by_value.get(other)
                 if slot and beside and beside.life.space is slot.life.space and _overlap(slot, beside):
-                    return f"{said}: step {i} ({step.choice.kernel}) has {other!r} in the same bytes"
-        return f"{said}: a step between them writes where it should not"
+                    return f"{message}: step {i} ({step.choice.kernel}) has {other!r} in the same bytes"
+        return f"{message}: a step between them writes where it should not"
 
     def _whole(self, step: ProgramStep) -> Node:
         """The node with its subgraphs, which a step has as programs."""
         if not step.bodies:
             return step.node
-        made = {o: node for _, node in self._executable.graph.walk() if node.bodies for o in node.outputs if o}
-        return replace(step.node, attrs=made[step.writes()[0]].attrs)
+        writers = {o: node for _, node in self._executable.graph.walk() if node.bodies for o in node.outputs if o}
+        return replace(step.node, attrs=writers[step.writes()[0]].attrs)
 
     def _constants(self) -> Mapping[str, Array]:
         """Return all constants of the program and its bodies, before kernels pack them."""

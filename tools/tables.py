@@ -58,11 +58,11 @@ def _npz(path: Path, how: Reading) -> Data:
     _in_memory(sum(sizes[n] for n in used), path)
     with np.load(path, allow_pickle=False) as stored:
         arrays = {n: stored[n] for n in used}
-    made = {n: fitted(arrays[source], how.inputs[n], f"{path}, {source!r}") for n, source in sources.items()}
+    inputs = {n: fitted(arrays[source], how.inputs[n], f"{path}, {source!r}") for n, source in sources.items()}
     where = f"{path}, {named[0]!r}"
     if how.asked is not None:
-        return _table(path, made, fitted(arrays[named[0]], how.asked, where), ())
-    return _table(path, made, *_classes(arrays[named[0]], how.names, where))
+        return _table(path, inputs, fitted(arrays[named[0]], how.asked, where), ())
+    return _table(path, inputs, *_classes(arrays[named[0]], how.names, where))
 
 
 def _npz_sizes(path: Path) -> dict[str, int]:
@@ -104,18 +104,18 @@ def _csv(path: Path, how: Reading) -> Data:
     if not asked:
         raise InputError("no rows below the header", where=str(path), hint="the first line names the columns")
     count, column = len(asked) // len(named), f"{path}, column {', '.join(named)}"
-    made = {
+    inputs = {
         n: fitted(np.frombuffer(into).reshape(count, -1), how.inputs[n], str(path)) for n, (into, _) in numbers.items()
     }
     wanted = np.frombuffer(asked).reshape(count, -1)
     if how.asked is not None:
-        return _table(path, made, fitted(wanted, how.asked, column), ())
+        return _table(path, inputs, fitted(wanted, how.asked, column), ())
     if len(named) > 1:
         raise InputError("one column tells the class", where=column, hint="give --target once, or another --loss")
     whole = all(map(str.isdecimal, texts)) and not how.names
     classes = np.array([int(t) for t in texts]) if whole else np.array([*texts])
-    found, names = _classes(classes, how.names, column)
-    return _table(path, made, found[wanted[:, 0].astype(np.int64)], names)
+    indices, names = _classes(classes, how.names, column)
+    return _table(path, inputs, indices[wanted[:, 0].astype(np.int64)], names)
 
 
 def _columns(path: Path, how: Reading, left: Sequence[str], header: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -128,8 +128,8 @@ def _columns(path: Path, how: Reading, left: Sequence[str], header: Sequence[str
 def _target_names(path: Path, how: Reading, present: Sequence[str]) -> tuple[str, ...]:
     if how.target:
         return _present(path, how.target, present, "the target")
-    found = [n for n in USUAL if n in present and n not in how.inputs]
-    return _present(path, found[:1] or (TARGET,), present, "the target (--target names it)")
+    usual = [n for n in USUAL if n in present and n not in how.inputs]
+    return _present(path, usual[:1] or (TARGET,), present, "the target (--target names it)")
 
 
 def _present(
@@ -164,9 +164,9 @@ def _converted(array: Array, wanted: Tensor, where: str) -> Array:
     if array.dtype == wanted.dtype.numpy:
         return array
     if array.dtype.kind in "biuf" and (wanted.dtype.floating or wanted.dtype.integer):
-        made = array.astype(wanted.dtype.numpy)
-        if wanted.dtype.floating or np.array_equal(made, array):
-            return made
+        converted = array.astype(wanted.dtype.numpy)
+        if wanted.dtype.floating or np.array_equal(converted, array):
+            return converted
     raise InputError(
         f"elements {array.dtype}, the model takes {wanted.dtype}", where=where, hint="convert them without loss"
     )
@@ -176,8 +176,8 @@ def _table(path: Path, arrays: Mapping[str, Array], target: Array, names: tuple[
     """Data that lie in memory."""
     lengths = {n: len(a) for n, a in arrays.items()} | {TARGET: len(target)}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{n} {count}" for n, count in lengths.items())
-        raise InputError(f"unequal numbers of samples: {told}", where=str(path), hint="the first axis counts them")
+        counts = ", ".join(f"{n} {count}" for n, count in lengths.items())
+        raise InputError(f"unequal numbers of samples: {counts}", where=str(path), hint="the first axis counts them")
     return Data(str(path), target, names, lambda some: {n: a[some] for n, a in arrays.items()})
 
 

@@ -42,15 +42,15 @@ def live_at(memory: MemoryPlan, steps: int) -> list[int]:
     for slot in memory.arena():
         starts[min(slot.life.first, steps - 1)].append(slot)
     alive: list[Slot] = []
-    found = []
+    totals = []
     for step in range(steps):
         alive = [s for s in alive if s.life.last >= step] + starts[step]
         held = at = 0
         for slot in sorted(alive, key=lambda s: s.offset):
             held += max(0, slot.end - max(slot.offset, at))
             at = max(at, slot.end)
-        found.append(held)
-    return found
+        totals.append(held)
+    return totals
 
 
 def _svg(program: Program, alive: Sequence[int], peak: int) -> str:

@@ -40,23 +40,23 @@ def job_of(path: Path | None) -> Environment:
     return Environment.read({**least, **os.environ})
 
 
-def view(found: Overview) -> dict[str, Any]:
+def view(overview: Overview) -> dict[str, Any]:
     """The scheduler's view as plain data: seconds, bytes by the second, None for what is not known."""
     workers, others, splits = list[dict[str, Any]](), list[dict[str, Any]](), list[Split]()
-    for role, rank, host, heard, counts in found.members:
+    for role, rank, host, heard, counts in overview.members:
         if role != "worker":
             others.append({"role": role, "rank": rank, "host": host, "heard": round(heard, 3)})
             continue
         split = Split.of(rank, counts)
         splits += [split] if split else []
-        told = split.counts() if split else {}
+        split_counts = split.counts() if split else {}
         names = ("steps", "rate", "loss", *PARTS)
         row = {"rank": rank, "host": host, "state": _state(split, heard, counts)}
-        row |= {name: _number(told.get(name)) for name in names}
+        row |= {name: _number(split_counts.get(name)) for name in names}
         row |= {name: _number(counts.get(name)) for name in (*RATES, "behind")}
         workers.append({**row, "heard": round(heard, 3)})
     here = {row["rank"] for row in workers}
-    workers += [{"rank": rank, "state": "not here"} for rank in range(found.workers) if rank not in here]
+    workers += [{"rank": rank, "state": "not here"} for rank in range(overview.workers) if rank not in here]
     slow = straggler(splits)
     return {
         "workers": workers,
@@ -81,13 +81,13 @@ def report(shown: Mapping[str, Any]) -> Report:
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    def said(name: str, form: Callable[[float], str]) -> str:
+    def cell(name: str, form: Callable[[float], str]) -> str:
         return "" if row.get(name) is None else form(row[name])
 
-    parts = [said(part, lambda seconds: f"{1e3 * seconds:.1f}") for part in PARTS]
-    moved = [said(name, lambda nbytes: size(int(nbytes))) for name in RATES]
-    count, rate, loss = said("steps", "{:.0f}".format), said("rate", "{:.2f}".format), said("loss", "{:.4g}".format)
-    behind, heard = said("behind", "{:.2f}".format), said("heard", "{:.1f}".format)
+    parts = [cell(part, lambda seconds: f"{1e3 * seconds:.1f}") for part in PARTS]
+    moved = [cell(name, lambda nbytes: size(int(nbytes))) for name in RATES]
+    count, rate, loss = cell("steps", "{:.0f}".format), cell("rate", "{:.2f}".format), cell("loss", "{:.4g}".format)
+    behind, heard = cell("behind", "{:.2f}".format), cell("heard", "{:.1f}".format)
     return row["rank"], row.get("host", ""), row["state"], count, rate, loss, *parts, *moved, behind, heard
 
 

@@ -51,12 +51,12 @@ def picture(events: Sequence[Event], title: str) -> str:
         )
     for e in spans:
         x, wide = LEFT + e["ts"] * scale, max(e["dur"] * scale, 0.5)
-        told = f"{e['name']} ({e['cat']}): at {e['ts'] / 1e3:.3f} ms, {e['dur'] / 1e3:.3f} ms"
+        tooltip = f"{e['name']} ({e['cat']}): at {e['ts'] / 1e3:.3f} ms, {e['dur'] / 1e3:.3f} ms"
         inside = e["cat"] == "step"
         y, height = (rows[e["tid"]] + HIGH - 4 - FOOT, FOOT) if inside else (rows[e["tid"]] + 2, HIGH - 6)
         parts.append(
             f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{height}" '
-            f'fill="{_colour(e["cat"])}"><title>{escape(told)}</title></rect>'
+            f'fill="{_colour(e["cat"])}"><title>{escape(tooltip)}</title></rect>'
         )
         if not inside and wide > LETTER * len(e["name"]) + 6:
             label = f'<text x="{x + 3:.2f}" y="{y + 11}" font-size="10" fill="#fff" pointer-events="none">'

@@ -56,8 +56,8 @@ def train(
     if kvstore is not None:
         share = Share(kvstore.rank, kvstore.num_workers, how.remainder == "pad")
         notes["workers"] = f"{share.count}, each with {batch} samples of a batch of {batch * share.count}"
-        if told := share.told(len(learn), batch, whole=whole):
-            notes["remainder"] = told
+        if remainder := share.told(len(learn), batch, whole=whole):
+            notes["remainder"] = remainder
     first = share.rank == 0
     updates = how.epochs * share.steps(len(learn), batch, whole=whole) // how.gather
     if not updates:

@@ -69,9 +69,11 @@ class Verdict:
     def said(self, part: str) -> str:
         """Return a short summary of one part."""
         new, known = (sum(p.part == part and p.known == old for p in self.problems) for old in (False, True))
-        said = [f"{count} {what}problem{'s' * (count > 1)}" for count, what in ((new, ""), (known, "known ")) if count]
-        if said:
-            return ", ".join(said)
+        counts = [
+            f"{count} {what}problem{'s' * (count > 1)}" for count, what in ((new, ""), (known, "known ")) if count
+        ]
+        if counts:
+            return ", ".join(counts)
         return self.parts.get(part, "")
 
     def report(self) -> Report:

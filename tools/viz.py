@@ -34,20 +34,20 @@ def _graph(network: Any, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
     if isinstance(network, Graph):
         return infer(network)
     if isinstance(network, Symbol):
-        found = typed(network, shapes or {})
-        return graph_of(network.entries, found, name=network.name)
+        types = typed(network, shapes or {})
+        return graph_of(network.entries, types, name=network.name)
     raise InputError(f"{type(network).__name__} is no network", where="viz", hint="give a graph or a symbol")
 
 
 def _weights(graph: Graph, node: Node, fed: set[str]) -> list[tuple[str, int]]:
     """The weights that a node reads: initialisers, and variables of a symbol that nobody feeds."""
-    found = []
+    weights = []
     for name in node.inputs:
         known = graph.types.get(name)
         weighs = name in graph.initializers or (name in graph.inputs and name not in fed)
         if name and weighs and isinstance(known, Tensor):
-            found.append((name, known.elements or 0))
-    return found
+            weights.append((name, known.elements or 0))
+    return weights
 
 
 def _fed(graph: Graph, shapes: Mapping[str, Sequence[int]] | None) -> set[str]:

@@ -73,11 +73,11 @@ class Watch:
         )
 
     def _epoch(self, done: Epoch) -> None:
-        told = f"epoch {done.epoch}: {Metrics(0, done.loss, done.accuracy)}"
+        line = f"epoch {done.epoch}: {Metrics(0, done.loss, done.accuracy)}"
         if done.validation_loss is not None:
-            told += f"; validation: {Metrics(0, done.validation_loss, done.validation_accuracy)}"
-        told += f"; {done.seconds:.1f} s"
+            line += f"; validation: {Metrics(0, done.validation_loss, done.validation_accuracy)}"
+        line += f"; {done.seconds:.1f} s"
         if self._bar is not None:
-            self._bar.console.print(told, highlight=False, soft_wrap=True)
+            self._bar.console.print(line, highlight=False, soft_wrap=True)
         else:
-            print(told, flush=True)
+            print(line, flush=True)

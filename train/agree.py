@@ -88,11 +88,11 @@ def agree(store: KVStore, prefix: str, facts: Mapping[str, str]) -> None:
             return
         ranks = [*range(store.num_workers)]
         texts = _of_all(store, f"{prefix}{STEP}s", _padded(text))
-    if told := differences(
+    if differing := differences(
         {r: json.loads(bytes(t[t > 0].astype(np.uint8))) for r, t in zip(ranks, texts, strict=True)}
     ):
         raise InputError(
-            f"the workers of this job do not make the same step: {told}",
+            f"the workers of this job do not make the same step: {differing}",
             where=f"rank {store.rank}",
             hint="make the Trainer alike on every worker; parameters and random numbers may differ",
         )
@@ -131,12 +131,12 @@ def differences(facts: Mapping[int, Mapping[str, str]]) -> str:
     >>> differences({0: {"rate": "1"}, 1: {"rate": "2"}, 2: {"rate": "1"}})
     'rate is 1 on ranks 0, 2 and 2 on rank 1'
     """
-    told: list[str] = []
+    clauses: list[str] = []
     for name in dict.fromkeys(n for known in facts.values() for n in known):
         sides: dict[str, list[str]] = {}
         for rank, known in facts.items():
             sides.setdefault(known.get(name, "nothing"), []).append(str(rank))
         if len(sides) > 1:
             each = [f"{v} on rank{'s' * (len(on) > 1)} {', '.join(on)}" for v, on in sides.items()]
-            told.append(f"{name} is {' and '.join(each)}")
-    return "; ".join(told)
+            clauses.append(f"{name} is {' and '.join(each)}")
+    return "; ".join(clauses)

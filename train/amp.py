@@ -51,6 +51,10 @@ class Policy:
     low: AbstractSet[str] = field(default_factory=lambda: _computing("low"))
     wide: AbstractSet[str] = field(default_factory=lambda: _computing("wide", "bf16"))
 
+    def __str__(self) -> str:
+        """In an order that is the same in all processes, which compare it."""
+        return f"{self.dtype.name} in {' '.join(sorted(self.low))}, float32 in {' '.join(sorted(self.wide))}"
+
 
 def policy_named(amp: str | Policy) -> Policy:
     """The usual policy of a precision: `bf16` or `fp16`.

@@ -17,6 +17,7 @@ from ..runtime.ir.typed import TypedBuilder
 from ..runtime.optimizer import Optimizer
 from ..runtime.optimizer.record import states_of
 from ..runtime.optimizer.schedule import Schedule
+from .shares import Samples
 
 COUNT, SCALE, RATE = "optimizer/updates", "optimizer/scale", "optimizer/rate"  # names of states
 SHARE = "train/share"  # name of a state
@@ -65,7 +66,8 @@ class Step:
     batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
     the step by Emit and Await, with the parameters' names as keys (see ops/training/exchange.py). `norm` makes the norm
     of all gradients together an output. A large table that only Gather reads is stepped at the rows that were read,
-    where that is the same (unless `rows` is False) or the optimizer is lazy.
+    where that is the same (unless `rows` is False) or the optimizer is lazy. Each batch is taken in `micro_batches`,
+    one behind the other (micro.py), along the axes of `samples`.
     """
 
     optimizer: Optimizer
@@ -76,6 +78,8 @@ class Step:
     shared: Shared | None = None
     norm: bool = False
     rows: bool = True
+    micro_batches: int = 1
+    samples: Samples | None = None
 
     def __post_init__(self) -> None:
         for name, bound in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
@@ -92,6 +96,7 @@ class Step:
                 where="optimizer",
                 hint="leave out lazy_update",
             )
+        self._check_micro_batches()
         if self.shared is None or not self.shared.on_store:
             return
         whole = {"clip_norm": self.clip_norm, "clip_value": self.clip_value, "float16 (loss scaling)": self.scaling}
@@ -103,6 +108,24 @@ class Step:
                     where="update_on_kvstore=True",
                     hint="leave it out, or let the workers update: update_on_kvstore=False",
                 )
+
+    def _check_micro_batches(self) -> None:
+        count: Any = self.micro_batches
+        if not isinstance(count, int) or count < 1:
+            raise InputError(f"micro_batches={count!r}", where="Trainer", hint="parts of each batch: 1, 2, ...")
+        beside = {"kvstore= or several devices": self.shared, "lazy_update": self.optimizer.lazy_update}
+        for what, given in beside.items():
+            if given and count > 1:
+                raise InputError(f"micro_batches= beside {what}", where="Trainer", hint="leave one of them out")
+
+    def check(self, feeds: Mapping[str, Any], size: int) -> None:
+        """Raise InputError for a batch of so few samples that a micro-batch has none, and for a feed that has others
+        than the batch."""
+        if size < self.micro_batches:
+            raise InputError(f"a batch of {size} in {self.micro_batches} micro-batches", where="step",
+                             hint="give each a sample, or leave this batch out")  # fmt: skip
+        if self.samples is not None:
+            self.samples.check(feeds, size)
 
 
 @dataclass(slots=True)
@@ -128,37 +151,39 @@ def dtype_of(g: TypedBuilder, name: str) -> DType:
     return known.dtype
 
 
-def gathered(made: Build, step: Step, params: Sequence[str], found: Mapping[str, str], updates: bool) -> dict[str, str]:
+def gathered(
+    build: Build, step: Step, params: Sequence[str], batch_grads: Mapping[str, str], updates: bool
+) -> dict[str, str]:
     """The gradients of all batches of one update: their mean."""
     if step.gather == 1:
-        return dict(found)
-    g, grads = made.g, dict[str, str]()
+        return dict(batch_grads)
+    g, grads = build.g, dict[str, str]()
     for p in params:
-        held = made.state(f"optimizer/gathered/{p}", np.zeros_like(made.first[p]))
-        total = g.Add(held, found[p])
-        made.after[held] = g.Expand(g.scalar(0, p), g.shape_of(p)) if updates else total
+        held = build.state(f"optimizer/gathered/{p}", np.zeros_like(build.first[p]))
+        total = g.Add(held, batch_grads[p])
+        build.after[held] = g.Expand(g.scalar(0, p), g.shape_of(p)) if updates else total
         grads[p] = g.Mul(total, g.scalar(1 / step.gather, p)) if updates else total
     return grads
 
 
 def unscaled(
-    made: Build, step: Step, scale: str | None, grads: Mapping[str, str], finite: str | None = None
+    build: Build, step: Step, scale: str | None, grads: Mapping[str, str], finite: str | None = None
 ) -> tuple[dict[str, str], str | None]:
     """The gradients without the loss scale, and whether all of them are finite, unless that is known; the scale's next
     value."""
     if scale is None or step.scaling is None:
         return dict(grads), None
-    g, s = made.g, step.scaling
+    g, s = build.g, step.scaling
     if finite is None:  # a sum is NaN where one is not
         sums = [g.ReduceSum(g.Mul(dw, g.scalar(0, dw)), keepdims=0) for dw in grads.values()]
         finite = g.Not(g.IsNaN(g.Sum(*(g.Cast(x, to=DType.FLOAT.onnx) for x in sums))))
-    good = made.state("optimizer/good", np.int64(0))
+    good = build.state("optimizer/good", np.int64(0))
     more = g.Add(good, g.const(1))
     patient = g.GreaterOrEqual(more, g.const(s.patience))
     grown = g.Where(patient, g.Mul(scale, g.const(s.factor, DType.FLOAT)), scale)
     shrunk = g.Mul(scale, g.const(1 / s.factor, DType.FLOAT))
-    made.after[scale] = g.Where(finite, grown, shrunk)
-    made.after[good] = g.Where(g.And(finite, g.Not(patient)), more, g.const(0))
+    build.after[scale] = g.Where(finite, grown, shrunk)
+    build.after[good] = g.Where(g.And(finite, g.Not(patient)), more, g.const(0))
     inverse = g.Reciprocal(scale)
     return {p: g.Mul(dw, g.Cast(inverse, to=dtype_of(g, dw).onnx)) for p, dw in grads.items()}, finite
 
@@ -174,35 +199,37 @@ class Held:
         return self.value if self.schedule is None else g.Mul(self.schedule.rate(g, t), self.value)
 
 
-def with_rate(made: Build, step: Step) -> Step:
+def with_rate(build: Build, step: Step) -> Step:
     """The step whose rate is a state: a constant one itself, else a factor of what the schedule says."""
     rate = step.optimizer.rate
     first, schedule = (float(rate), None) if isinstance(rate, int | float) else (1.0, rate)
-    held = Held(made.state(RATE, np.float64(first)), schedule)
+    held = Held(build.state(RATE, np.float64(first)), schedule)
     return replace(step, optimizer=replace(step.optimizer, rate=held))
 
 
 def clipped(g: TypedBuilder, step: Step, grads: Mapping[str, str], norm: str | None = None) -> dict[str, str]:
     """The gradients within their bounds (Pascanu, Mikolov and Bengio 2012, arXiv 1211.5063); `norm` is that of all
     together, if it is known and no value is clipped before."""
-    made = dict(grads)
+    bounded = dict(grads)
     if step.clip_value is not None:
-        made = {p: g.Clip(dw, g.scalar(-step.clip_value, dw), g.scalar(step.clip_value, dw)) for p, dw in made.items()}
+        bounded = {
+            p: g.Clip(dw, g.scalar(-step.clip_value, dw), g.scalar(step.clip_value, dw)) for p, dw in bounded.items()
+        }
     if step.clip_norm is not None:
-        norm = norm or g.op("TotalNorm", *made.values(), domain="mezzo")
+        norm = norm or g.op("TotalNorm", *bounded.values(), domain="mezzo")
         wide = dtype_of(g, norm)
         share = g.Div(g.const(step.clip_norm, wide), g.Add(norm, g.const(1e-6, wide)))
         share = g.Min(share, g.const(1.0, wide))
-        made = {p: g.Mul(dw, g.Cast(share, to=dtype_of(g, dw).onnx)) for p, dw in made.items()}
-    return made
+        bounded = {p: g.Mul(dw, g.Cast(share, to=dtype_of(g, dw).onnx)) for p, dw in bounded.items()}
+    return bounded
 
 
 def number_of(
-    made: Build, optimizer: Optimizer, t: str, missed: Mapping[str, int] | None = None
+    build: Build, optimizer: Optimizer, t: str, missed: Mapping[str, int] | None = None
 ) -> Callable[[str, DType], list[str]]:
     """The rate and the other numbers of update `t`, as a parameter's group has them, in an element type. Of one that
     has `missed` updates, the others are those of its own number."""
-    g = made.g
+    g = build.g
     rate, *numbers = optimizer.numbers_at(g, t)
     late = {
         n: optimizer.numbers_at(g, g.Sub(t, g.const(float(n), DType.DOUBLE)))[1:] for n in {*(missed or {}).values()}
@@ -226,7 +253,7 @@ def number_of(
 
 
 def update(
-    made: Build,
+    build: Build,
     step: Step,
     params: Sequence[str],
     grads: Mapping[str, str],
@@ -236,20 +263,20 @@ def update(
     missed: Mapping[str, int] | None = None,
 ) -> None:
     """Add the optimizer's operator for each parameter; `ids` tell which rows the gradients of some are of."""
-    g, optimizer = made.g, step.optimizer
-    number = number_of(made, optimizer, t, missed)
+    g, optimizer = build.g, step.optimizer
+    number = number_of(build, optimizer, t, missed)
     for p in params:
-        first = states_of(optimizer, made.first[p])
-        slots = [made.state(f"optimizer/{s}/{p}", value) for s, value in first.items()]
+        first = states_of(optimizer, build.first[p])
+        slots = [build.state(f"optimizer/{s}/{p}", value) for s, value in first.items()]
         given = number(p, dtype_of(g, p))
         g.where = f"the update of {p!r}"
         draws = [g.RandomNormalLike(grads[p]) for _ in range(optimizer.draws)]
         rows = ids.get(p)
         if rows is not None and finite is not None:  # no row is stepped by what is not finite
-            rows = g.Where(finite, rows, g.const(len(made.first[p])))
+            rows = g.Where(finite, rows, g.const(len(build.first[p])))
         results = optimizer.of(p).add(g, p, grads[p], given, draws, slots, rows)
         g.where = ""
         for name, value in zip((p, *slots), results, strict=True):
-            made.after[name] = value if finite is None or rows is not None else g.Where(finite, value, name)
+            build.after[name] = value if finite is None or rows is not None else g.Where(finite, value, name)
     more = g.Add(COUNT, g.const(1))
-    made.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)
+    build.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)

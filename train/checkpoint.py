@@ -146,10 +146,10 @@ def _read(where: Path, name: str) -> Checkpoint:
     if manifest.pop("seal") != _seal(manifest):
         raise ValueError("the manifest is not as it was written")
     arrays = _data(where, str(manifest["data"]), manifest["digest"])
-    told, parts = manifest.get("parts"), None
-    if told is not None:
-        digests = tuple(map(str, told["digests"]))
-        parts = Parts(told["layout"], digests, tuple(_data(where, _data_name(d), d) for d in digests))
+    entry, parts = manifest.get("parts"), None
+    if entry is not None:
+        digests = tuple(map(str, entry["digests"]))
+        parts = Parts(entry["layout"], digests, tuple(_data(where, _data_name(d), d) for d in digests))
     callbacks = _with(manifest.get("callbacks", {}), arrays)
     return Checkpoint(
         arrays,
@@ -226,8 +226,8 @@ def _with(state: Any, arrays: dict[str, Array]) -> Any:
 
 def _seal(manifest: Mapping[str, Any]) -> str:
     """The digest of what a manifest says."""
-    said = json.dumps(manifest, sort_keys=True).encode()
-    return hashlib.blake2b(said, digest_size=16).hexdigest()
+    encoded = json.dumps(manifest, sort_keys=True).encode()
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
 
 def exists(folder: str | os.PathLike[str]) -> bool:

@@ -88,9 +88,9 @@ class Collective:
         check(optimizer, self.zero)
         about = {**(facts or {}), "what is shared out": f"zero={self.zero}, buckets={self._most}, wire={self._wire}"}
         texts = self.gathered(np.frombuffer(told_as(about).ljust(LONGEST, b" "), np.uint8), "what the ranks do")
-        if told := differences({r: _facts(text) for r, text in enumerate(texts)}):
+        if differing := differences({r: _facts(text) for r, text in enumerate(texts)}):
             raise InputError(
-                f"the ranks of this job do not make the same step: {told}",
+                f"the ranks of this job do not make the same step: {differing}",
                 where=f"rank {self.rank}",
                 hint="make the Trainer alike on every rank; parameters and random numbers may differ",
             )
@@ -163,8 +163,8 @@ class Collective:
 
     def wait(self, key: str) -> Array:
         """Return what has come of a value."""
-        found: Array = self._works.pop(key).wait()
-        return found
+        result: Array = self._works.pop(key).wait()
+        return result
 
     def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
         raise ExecutionError("rows do not travel over a communicator", where=f"key {key!r}")
@@ -216,5 +216,5 @@ class Collective:
 
 
 def _facts(text: Array) -> dict[str, str]:
-    found: dict[str, str] = json.loads(text.tobytes())
-    return found
+    facts: dict[str, str] = json.loads(text.tobytes())
+    return facts

@@ -59,17 +59,30 @@ def take_store(store: KVStore, owner: object, prefix: str, optimizer: Optimizer 
 
     if any(theirs != optimizer for theirs in others()):
         gc.collect()  # of trainers that nobody has any more
+    alone = store.num_workers == 1  # a process has one store of a job
     for theirs in others():
         if theirs != optimizer:
             sides = [f"{o.kind} on the store" if o else "an optimizer of its own" for o in (theirs, optimizer)]
             raise InputError(
                 f"a trainer on this store has {sides[0]}, and this one {sides[1]}, while a push means one thing",
                 where=f"the {store.kind!r} store",
-                hint="give all of them update_on_kvstore=False, or the same optimizer; or a store to each",
+                hint="give all of them update_on_kvstore=False, or the same optimizer" + "; or a store to each" * alone,
             )
-    if optimizer is not None and not others():
+    if optimizer is None:
+        check_sums(store)
+    elif not others():
         store.set_optimizer(optimizer)
     owners[owner] = optimizer
+
+
+def check_sums(store: KVStore) -> None:
+    """Raise InputError where what a trainer wants summed would be taken for gradients to step by."""
+    if store.steps:
+        raise InputError(
+            "an optimizer or an updater on the store steps by all that it gets, and this trainer needs sums",
+            where=f"the {store.kind!r} store",
+            hint="set no optimizer, or let the trainer set it: update_on_kvstore=True",
+        )
 
 
 class Exchange:
@@ -257,6 +270,8 @@ class Exchange:
     def sizes_begin(self, size: int) -> Handle | None:
         """Tell the others how large this worker's share is. An optimizer on the store would take that for a gradient:
         there it is not told."""
+        if not self.on_store:
+            check_sums(self.store)
         if self.workers == 1 or self.on_store or self.alone:
             return None
         self._sizes[...] = 0

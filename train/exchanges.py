@@ -41,13 +41,13 @@ def exchanges_of(
     if getattr(kvstore, "steps", False):
         raise InputError("the store has an optimizer", where="kvstore=", hint="the Trainer has one: leave it out there")
     ranks = of_devices(devices)
-    found = []
+    exchanges = []
     for rank in ranks:
-        made = exchange_of(rank, on_store, overlap, compare_every, device=devices[rank.rank], **how)
-        assert isinstance(made, Collective)
-        made.one_process = True
-        found.append(made)
-    return tuple(found)
+        exchange = exchange_of(rank, on_store, overlap, compare_every, device=devices[rank.rank], **how)
+        assert isinstance(exchange, Collective)
+        exchange.one_process = True
+        exchanges.append(exchange)
+    return tuple(exchanges)
 
 
 def exchange_of(

@@ -22,32 +22,32 @@ def by_name(batch: Any, names: Sequence[str]) -> dict[str, Any]:
     """
     if isinstance(batch, Mapping):
         return dict(batch)
-    told = ", ".join(names)
+    expected = ", ".join(names)
     if isinstance(batch, str):
         raise InputError(f"one batch, or the arrays of a dataset ({batch!r}, ...)", where="batches", hint=GIVE_BATCHES)
     if not isinstance(batch, tuple | list):
-        hint = f"{GIVE_BATCHES}, with {told}"
+        hint = f"{GIVE_BATCHES}, with {expected}"
         raise InputError(f"{type(batch).__name__} alone is no batch", where="batches", hint=hint)
     if len(batch) != len(names):
-        raise InputError(f"a batch of {len(batch)} arrays", where="batches", hint=f"there are {len(names)}: {told}")
+        raise InputError(f"a batch of {len(batch)} arrays", where="batches", hint=f"there are {len(names)}: {expected}")
     return dict(zip(names, batch, strict=True))
 
 
 def fed(batch: Any, names: Sequence[str], first: Sequence[str], classes: Collection[str]) -> tuple[dict[str, Any], int]:
     """A batch by name, whose `classes` are int64 as losses take them, and how many samples it has: that of the first
     array that is fed, in the order `first`. Raises InputError for no samples."""
-    made = by_name(batch, names)
+    feeds = by_name(batch, names)
     for name in classes:
-        if name in made:
-            target = np.asarray(made[name])
+        if name in feeds:
+            target = np.asarray(feeds[name])
             if target.dtype != np.int64 and target.dtype.kind in "iu":
-                made[name] = target.astype(np.int64)
+                feeds[name] = target.astype(np.int64)
     for name in first:
-        if name in made:
-            sizes = np.shape(made[name])
+        if name in feeds:
+            sizes = np.shape(feeds[name])
             if sizes and not sizes[0]:
                 raise InputError(
                     "a batch without samples", where=f"feeds[{name!r}]", hint="leave it out: its mean loss is NaN"
                 )
-            return made, sizes[0] if sizes else 1
-    return made, 1
+            return feeds, sizes[0] if sizes else 1
+    return feeds, 1

@@ -69,17 +69,17 @@ def take_up(
     where = "load_states" if isinstance(source, bytes) else str(source)
     read = read_states(source)
     kept = _kept(read, optimizer, where)
-    found = _by_name(read, names, where)
-    missing = [n for n in trained if n not in found]
-    strange = [n for n in found if n not in trained]
+    by_name = _by_name(read, names, where)
+    missing = [n for n in trained if n not in by_name]
+    strange = [n for n in by_name if n not in trained]
     if missing or strange:
         lists = ("there are none of", missing), ("nothing learns", strange)
-        said = "; ".join(f"{what} {', '.join(map(repr, which[:4]))}" for what, which in lists if which)
-        raise InputError(f"the states are of other parameters: {said}", where=where, hint=HINT)
+        differing = "; ".join(f"{what} {', '.join(map(repr, which[:4]))}" for what, which in lists if which)
+        raise InputError(f"the states are of other parameters: {differing}", where=where, hint=HINT)
     count = _updates(read, optimizer, updates, where)
-    made: dict[str, Array] = {}
+    converted: dict[str, Array] = {}
     for name in trained:
-        arrays = _arrays(name, found[name], kept, optimizer, where)
+        arrays = _arrays(name, by_name[name], kept, optimizer, where)
         for slot, array in arrays.items():
             place = f"optimizer/{slot}/{name}"
             if place not in states:
@@ -87,8 +87,8 @@ def take_up(
             if array.shape != states[place].shape:
                 shapes = f"the {slot} of {name!r} has the shape {array.shape}, not {states[place].shape}"
                 raise InputError(shapes, where=where, hint="give names= in the order of MXNet's trainer")
-            made[place] = _ours(array, slot, kept, rate_at(count) * optimizer.group(name).scale, where)
-    for place, array in made.items():
+            converted[place] = _ours(array, slot, kept, rate_at(count) * optimizer.group(name).scale, where)
+    for place, array in converted.items():
         states[place][...] = array
     states[COUNT][...] = count
     return count
@@ -102,31 +102,31 @@ def _kept(read: OptimizerStates, optimizer: Optimizer, where: str) -> Kept:
     if read.optimizer:
         kept = kinds.get(read.optimizer)
         if kept is None:
-            said = f"what {read.optimizer} of MXNet keeps is not taken up"
-            raise InputError(said, where=where, hint=f"there are {', '.join(kinds)}; train on from the parameters")
+            message = f"what {read.optimizer} of MXNet keeps is not taken up"
+            raise InputError(message, where=where, hint=f"there are {', '.join(kinds)}; train on from the parameters")
         if kept.ours != ours:
-            said = f"the states are those of {read.optimizer}, the trainer's optimizer is {ours}"
-            raise InputError(said, where=where, hint=f"make the trainer with mz.optimizer.{kept.ours}")
+            message = f"the states are those of {read.optimizer}, the trainer's optimizer is {ours}"
+            raise InputError(message, where=where, hint=f"make the trainer with mz.optimizer.{kept.ours}")
     else:
         kept = next((k for k in kinds.values() if k.ours == ours), None)
         if kept is None:
             raise InputError(f"MXNet has no optimizer with the states of {ours}", where=where, hint=HINT)
     for theirs, name in SETTINGS.items():
-        told, own = read.settings.get(theirs), getattr(optimizer, name, None)
+        value, own = read.settings.get(theirs), getattr(optimizer, name, None)
         if theirs == "gamma2" and not read.settings.get("centered"):
             continue  # it has no part in the plain rule
-        if told is not None and own is not None and told != own:
-            said = f"{theirs} is {told} in the file, {name} is {own} here"
-            raise InputError(said, where=where, hint=f"make the optimizer with {name}={told}")
+        if value is not None and own is not None and value != own:
+            message = f"{theirs} is {value} in the file, {name} is {own} here"
+            raise InputError(message, where=where, hint=f"make the optimizer with {name}={value}")
     return kept
 
 
 def _by_name(read: OptimizerStates, names: Sequence[str], where: str) -> dict[str, Any]:
     """The states by the names of parameters."""
-    told = read.settings.get("idx2name") or {}
-    found: dict[str, Any] = {}
+    idx2name = read.settings.get("idx2name") or {}
+    states: dict[str, Any] = {}
     for key, state in read.states.items():
-        name = key if isinstance(key, str) else told.get(key)
+        name = key if isinstance(key, str) else idx2name.get(key)
         if name is None and names:
             if not 0 <= int(key) < len(names):
                 raise InputError(f"parameter {key} is beyond the {len(names)} of names=", where=where, hint=HINT)
@@ -134,10 +134,10 @@ def _by_name(read: OptimizerStates, names: Sequence[str], where: str) -> dict[st
         if not isinstance(name, str):
             hint = "give names=: sorted(net.collect_params()) of Gluon, list_arguments() of a module without data"
             raise InputError("the file numbers parameters, and has no names", where=where, hint=hint)
-        if name in found:
+        if name in states:
             raise InputError(f"there are two states of {name!r}", where=where, hint="give each name once")
-        found[name] = state
-    return found
+        states[name] = state
+    return states
 
 
 def _updates(read: OptimizerStates, optimizer: Optimizer, updates: int | None, where: str) -> int:
@@ -146,18 +146,18 @@ def _updates(read: OptimizerStates, optimizer: Optimizer, updates: int | None, w
     counts = read.settings.get("_index_update_count")
     counts = {n for key, n in counts.items() if key in read.states} if isinstance(counts, dict) else set()
     if looks and len(counts) > 1:
-        said = f"parameters have had {min(counts)} to {max(counts)} updates, and have one count here"
-        raise InputError(said, where=where, hint="train on from the parameters")
-    told = counts.pop() if len(counts) == 1 else read.updates
+        message = f"parameters have had {min(counts)} to {max(counts)} updates, and have one count here"
+        raise InputError(message, where=where, hint="train on from the parameters")
+    count = counts.pop() if len(counts) == 1 else read.updates
     if updates is not None:
-        if updates < 0 or (read.settings and updates != told):
-            raise InputError(f"updates={updates}, and the file tells {told}", where=where, hint="leave it out")
+        if updates < 0 or (read.settings and updates != count):
+            raise InputError(f"updates={updates}, and the file tells {count}", where=where, hint="leave it out")
         return updates
     if looks and not read.settings:
         raise InputError("the file does not tell how many updates there were", where=where, hint="give updates=")
-    if not isinstance(told, int) or told < 0:
-        raise InputError(f"a parameter has had {told!r} updates", where=where, hint=HINT)
-    return told
+    if not isinstance(count, int) or count < 0:
+        raise InputError(f"a parameter has had {count!r} updates", where=where, hint=HINT)
+    return count
 
 
 def _arrays(name: str, state: Any, kept: Kept, optimizer: Optimizer, where: str) -> dict[str, Array]:
@@ -165,8 +165,10 @@ def _arrays(name: str, state: Any, kept: Kept, optimizer: Optimizer, where: str)
     parts = () if state is None else state if isinstance(state, tuple) else (state,)
     slots = kept.slots[: len(parts)]
     if len(slots) != len(parts) or {*slots} != {*optimizer.slots}:
-        said = f"{len(parts)} states of {name!r}, of which the optimizer keeps {', '.join(optimizer.slots) or 'none'}"
-        raise InputError(said, where=where, hint="give the optimizer the settings that MXNet's had")
+        message = (
+            f"{len(parts)} states of {name!r}, of which the optimizer keeps {', '.join(optimizer.slots) or 'none'}"
+        )
+        raise InputError(message, where=where, hint="give the optimizer the settings that MXNet's had")
     for slot, part in zip(slots, parts, strict=True):
         if not isinstance(part, np.ndarray) or part.dtype.kind != "f":
             raise InputError(f"the {slot} of {name!r} is no array of floats", where=where, hint=HINT)
@@ -177,7 +179,7 @@ def _ours(array: Array, slot: str, kept: Kept, rate: float, where: str) -> Array
     """A state in our terms."""
     if slot in kept.stepped and np.any(array):
         if not rate:
-            said = "the rate of the next update is 0, and MXNet has rates in what it keeps"
-            raise InputError(said, where=where, hint="give the optimizer a rate above 0")
+            message = "the rate of the next update is 0, and MXNet has rates in what it keeps"
+            raise InputError(message, where=where, hint="give the optimizer a rate above 0")
         return array / -rate
     return -array if slot in kept.negative else array

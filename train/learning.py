@@ -131,10 +131,10 @@ def _named(graph: Graph, train: Sequence[str], learned: Sequence[str], frozen: M
     for pattern in train:
         _fits(graph, pattern, [*learned, *frozen])
         fitting = [n for n in learned if matches(n, pattern)]
-        rest = [n for n in frozen if matches(n, pattern) and frozen[n] != STATISTICS]
-        if not (fitting or rest):
+        others = [n for n in frozen if matches(n, pattern) and frozen[n] != STATISTICS]
+        if not (fitting or others):
             raise InputError(f"{pattern!r} names {STATISTICS}, which are states", where="train=", hint="leave them out")
-        asked.update(fitting or rest)
+        asked.update(fitting or others)
     return [n for n in graph.initializers if n in asked]
 
 
@@ -151,14 +151,14 @@ def _candidates(graph: Graph, scales: bool) -> tuple[list[str], dict[str, str]]:
     """The floating initialisers that may learn, in their order, and why the others may not."""
     uses = _uses(graph)
     statistics = {i for _, n in graph.walk() for i in statistics_of(n)}
-    states, inputs, said = {s.input for s in graph.states}, {*graph.inputs}, specs(graph)
+    states, inputs, kinds = {s.input for s in graph.states}, {*graph.inputs}, specs(graph)
     computed = {o for n in graph.nodes for o in n.outputs}
     learned: list[str] = []
     frozen: dict[str, str] = {}
     for name, array in graph.initializers.items():
         if name in states or not DType.of(array.dtype).floating:
             continue
-        kind = said.get(name, "")
+        kind = kinds.get(name, "")
         if name in statistics:
             reason = STATISTICS
         elif kind not in ("", "PARAMETER"):
@@ -178,7 +178,7 @@ def _candidates(graph: Graph, scales: bool) -> tuple[list[str], dict[str, str]]:
             reason = HELD
         elif not kind and _masks(array, name, uses):
             reason = MASK
-        elif not array.size or (array.size == 1 and not kind and _is_number(graph, name, uses, said, computed)):
+        elif not array.size or (array.size == 1 and not kind and _is_number(graph, name, uses, kinds, computed)):
             reason = NUMBER
         else:
             learned.append(name)
@@ -257,11 +257,11 @@ def _masks(array: Array, name: str, uses: Uses) -> bool:
     return binary and all(node.record.tree is not None for node, _ in uses[name])
 
 
-def _is_number(graph: Graph, name: str, uses: Uses, said: Mapping[str, str], computed: set[str]) -> bool:
+def _is_number(graph: Graph, name: str, uses: Uses, kinds: Mapping[str, str], computed: set[str]) -> bool:
     """True if an array of one element is a plain number of the arithmetic, not a weight. Files of PyTorch tell by its
     name; elsewhere all its readers must be elementwise operators."""
     ndim = graph.initializers[name].ndim
-    if said:  # parameters are listed, what the exporter makes has plain identifiers
+    if kinds:  # parameters are listed, what the exporter makes has plain identifiers
         return name.isidentifier()
     if graph.metadata.get(PRODUCER, "").startswith("pytorch"):
         return name.startswith(("/", "onnx::")) or name.isdigit() or (not ndim and name.rpartition(".")[0] in computed)
@@ -332,14 +332,14 @@ def _unreached(graph: Graph, losses: Sequence[str], name: str) -> str:
 
 def says(graph: Graph) -> Iterator[str]:
     """Yield messages about weights that an exporter merged, folded or made, and which training should know about."""
-    said = specs(graph)
-    lost = [n for n, kind in said.items() if kind == "PARAMETER" and n not in graph.initializers]
+    kinds = specs(graph)
+    lost = [n for n, kind in kinds.items() if kind == "PARAMETER" and n not in graph.initializers]
     if lost:
         yield (
             f"{_few(lost)} of the PyTorch module {_are(lost)} not in the file under {_its(lost)}: tied to another "
             "weight, or folded into others or merged with equal ones, which optimize=False leaves alone"
         )
-    elif not said and graph.metadata.get(PRODUCER, "").startswith("pytorch"):
+    elif not kinds and graph.metadata.get(PRODUCER, "").startswith("pytorch"):
         folded = [n for n in graph.initializers if n.startswith("onnx::") and graph.initializers[n].size > 1]
         if folded:
             yield (

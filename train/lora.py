@@ -197,12 +197,12 @@ def merge_lora(model: Graph | str | os.PathLike[str] | bytes, *, unpack: bool = 
     graph = infer(model if isinstance(model, Graph) else load_graph(model, mapped=True))
     makers, weights = graph.producers(), dict(graph.initializers)
     placed: dict[int, tuple[Node, ...]] = {id(n): (n,) for n in graph.nodes}
-    taken, merged, found = set(graph.types), dict[object, str](), False
+    taken, merged, adapted = set(graph.types), dict[object, str](), False
     for last in graph.nodes:
         beside = _adapter(makers, last)
         if beside is None:
             continue
-        found = True
+        adapted = True
         node, (down, up), factor = makers[last.inputs[0]], beside[:2], weights[beside[2]]
         product = _product(graph, node)
         if product is None or not (unpack if node.op == "MatMulNBits" else product.exact and _scale(node)):
@@ -214,21 +214,21 @@ def merge_lora(model: Graph | str | os.PathLike[str] | bytes, *, unpack: bool = 
             weights[name] = _sum(graph, node, delta, product.kind)
         at = merged[key]
         placed[id(node)], placed[id(last)] = _instead(node, at, last.outputs)
-    if not found:
+    if not adapted:
         raise InputError("there is no adapter", where="merge_lora", hint="make one: mz.lora(model, rank, targets)")
-    rest = tuple(n for nodes in placed.values() for n in nodes)
+    merged_nodes = tuple(n for nodes in placed.values() for n in nodes)
     types = {n: graph.types[n] for n in graph.inputs}
-    left = any(n.endswith((DOWN, UP)) for node in rest for n in node.inputs)
+    left = any(n.endswith((DOWN, UP)) for node in merged_nodes for n in node.inputs)
     metadata = {k: v for k, v in graph.metadata.items() if left or k != ADAPTERS}
-    return prune(infer(graph.but(nodes=rest, initializers=weights, types=types, metadata=metadata))).verify()
+    return prune(infer(graph.but(nodes=merged_nodes, initializers=weights, types=types, metadata=metadata))).verify()
 
 
 def _adapter(makers: Mapping[str, Node], last: Node) -> tuple[str, str, str] | None:
     """The names of A, B and the factor where a node adds an adapter to a product; else None."""
 
     def maker(of: Node | None, op: str, at: int = 0) -> Node | None:
-        made = None if of is None else makers.get(of.inputs[at])
-        return made if made is not None and (made.domain, made.op) == ("", op) else None
+        producer = None if of is None else makers.get(of.inputs[at])
+        return producer if producer is not None and (producer.domain, producer.op) == ("", op) else None
 
     if (last.domain, last.op) != ("", "Add"):
         return None
@@ -253,9 +253,9 @@ def _sum(graph: Graph, node: Node, delta: Array, kind: DType) -> Array:
         operands = [weights[n] if n else None for n in (*node.inputs[1:5], *[""] * 3)[:4]]
         attrs = {**node.record.attrs, **node.attrs}
         numbers = {name: attrs[name] for name in ("K", "N", "bits", "block_size")}
-        packed, scales, *rest = operands
+        packed, scales, *optional = operands
         assert packed is not None and scales is not None
-        whole = dense_weights(packed, scales, *rest, **numbers).T + delta
+        whole = dense_weights(packed, scales, *optional, **numbers).T + delta
         return np.ascontiguousarray(whole.astype(kind.numpy))
     (weight,) = evaluate(prune(graph.but(inputs=(), outputs=(node.inputs[1],), states=())), {}).values()
     change = delta.T if node.attrs.get("transB", 0) else delta

@@ -136,10 +136,12 @@ def cross_entropy(
             if own:
                 rank = g.rank_of(y)
                 logs = g.Mul(logs, g.Unsqueeze(own[0], g.const([i for i in range(rank) if i != 1])))
-            rest = g.Neg(g.ReduceMean(logs, g.const([1]), keepdims=0))
+            uniform = g.Neg(g.ReduceMean(logs, g.const([1]), keepdims=0))
             if (mask := valid(g, y, target)) is not None:
-                rest = g.Mul(rest, mask)
-            losses = g.Add(g.Mul(losses, g.scalar(1 - label_smoothing, y)), g.Mul(rest, g.scalar(label_smoothing, y)))
+                uniform = g.Mul(uniform, mask)
+            losses = g.Add(
+                g.Mul(losses, g.scalar(1 - label_smoothing, y)), g.Mul(uniform, g.scalar(label_smoothing, y))
+            )
         return losses, counting(g, y, target)
 
     def smoothed(g: Any, y: Value, target: Value) -> Value:

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from ..ops.arguments import check_arguments
 from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.ir.interpreter import Eager
 from .loss import LOSSES, Loss
+from .names import METRIC
 
 Value = Any  # a float, or an array of floats
 
@@ -68,6 +70,11 @@ class Metric:
     subclass with both, or a function of outputs and labels whose mean over samples counts (`Own`)."""
 
     name = ""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        if given and cls.__module__ == __name__:
+            check_arguments(cls, given, METRIC)
+        return super().__new__(cls)
 
     def __init__(self) -> None:
         self.total: Array | None = None
@@ -237,8 +244,8 @@ class Perplexity(Metric):
         kept = np.ones(labels.shape, bool) if self.ignore_index is None else labels != self.ignore_index
         scores = scores - scores.max(1, keepdims=True)
         logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
-        told = np.take_along_axis(logs, np.expand_dims(np.where(kept, labels, 0), 1), 1).squeeze(1)
-        return np.array([-told[kept].sum(), kept.sum()])
+        label_logs = np.take_along_axis(logs, np.expand_dims(np.where(kept, labels, 0), 1), 1).squeeze(1)
+        return np.array([-label_logs[kept].sum(), kept.sum()])
 
     def of(self, total: Array) -> Value:
         return np.exp(total[0] / total[1])

@@ -14,6 +14,7 @@ TRAINER = {
     "max_grad_norm": "clip_norm=", "clipnorm": "clip_norm=", "gradient_clip_val": "clip_norm=",
     "clipvalue": "clip_value=", "clip_grad_value": "clip_value=", "max_norm": "clip_norm=",
     "accumulate_grad_batches": "gather=", "gradient_accumulation_steps": "gather=", "accumulation_steps": "gather=",
+    "n_microbatches": "micro_batches=", "num_microbatches": "micro_batches=",
     "grad_req": "gather=", "update_interval": "gather=",
     "lr": _OPTIMIZER.format("SGD(rate=...)"), "learning_rate": _OPTIMIZER.format("SGD(rate=...)"),
     "wd": _OPTIMIZER.format("SGD(weight_decay=...)"), "weight_decay": _OPTIMIZER.format("SGD(weight_decay=...)"),
@@ -44,6 +45,12 @@ FIT = {
     "patience": "callbacks=[mz.callbacks.EarlyStopping(patience=...)]",
     "early_stopping": "callbacks=[mz.callbacks.EarlyStopping()]", "verbose": "callbacks=[mz.callbacks.Log()]",
 }  # fmt: skip
+METRIC = {
+    "topk": "mz.metrics.TopK(k)", "top_k": "mz.metrics.TopK(k)", "num_classes": "classes=",
+    "axis": "axis 1 of the outputs, always: transpose them before", "task": "classes=, of two where it is left out",
+    "ignore_label": "ignore_index=", "squared": "mz.metrics.RMSE() for the root",
+    **dict.fromkeys(("pred_index", "output_names", "label_names"), "metrics={output: [...]} of the Trainer"),
+}  # fmt: skip
 
 ATTRIBUTES = {
     "predict": "mz.Session(trainer.graph()).run(...)", "forward": "mz.Session(trainer.graph()).run(...)",
@@ -64,8 +71,8 @@ def absent(owner: object, name: str) -> AttributeError:
     near = get_close_matches(name, [n for n in dir(type(owner)) if not n.startswith("_")], 1)
     meant = ATTRIBUTES.get(name.lower()) or (near[0] if near else "")
     kind = type(owner).__name__
-    said = f"{kind} has no attribute {name!r}{f': it is {meant} here' if meant else ''}"
-    return AttributeError(said, name=name, obj=owner)
+    message = f"{kind} has no attribute {name!r}{f': it is {meant} here' if meant else ''}"
+    return AttributeError(message, name=name, obj=owner)
 
 
 def refuse(given: Iterable[str], where: str, others: Mapping[str, str], own: Iterable[str] = ()) -> None:

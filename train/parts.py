@@ -29,14 +29,14 @@ FAILED = bytes(32)
 
 def layout_of(graph: Graph, workers: int) -> tuple[Bucket, ...]:
     """The buckets of a step."""
-    told = json.loads(graph.metadata.get(LAYOUT, "[]"))
-    return _buckets(told, graph.initializers, workers)
+    layout = json.loads(graph.metadata.get(LAYOUT, "[]"))
+    return _buckets(layout, graph.initializers, workers)
 
 
-def _buckets(told: Any, arrays: Mapping[str, Array], workers: int) -> tuple[Bucket, ...]:
+def _buckets(layout: Any, arrays: Mapping[str, Array], workers: int) -> tuple[Bucket, ...]:
     return tuple(
         Bucket(key, tuple(names), tuple(arrays[n].shape for n in names), DType.of(arrays[names[0]].dtype), workers)
-        for key, *names in told
+        for key, *names in layout
     )
 
 
@@ -102,10 +102,10 @@ def whole_snapshots(state: Any, graph: Graph, exchange: object) -> Any:
         return state
     if COUNT not in state:
         return {key: whole_snapshots(value, graph, exchange) for key, value in state.items()}
-    made = {n: a for n, a in state.items() if n != SHARE and not is_part(n)}
+    whole = {n: a for n, a in state.items() if n != SHARE and not is_part(n)}
     rows = {n: exchange.gathered(np.asarray(state[n]), n) for n in sorted(filter(is_part, state))}
     parts = [{n: row[r] for n, row in rows.items()} for r in range(exchange.workers)]
-    return joined(made, parts, [[b.key, *b.names] for b in layout_of(graph, exchange.workers)]) if rows else made
+    return joined(whole, parts, [[b.key, *b.names] for b in layout_of(graph, exchange.workers)]) if rows else whole
 
 
 def own_snapshots(state: Any, states: Mapping[str, Array], graph: Graph, exchange: object) -> Any:
@@ -117,9 +117,13 @@ def own_snapshots(state: Any, states: Mapping[str, Array], graph: Graph, exchang
     return {key: own_snapshots(value, states, graph, exchange) for key, value in state.items()}
 
 
-def read(found: Checkpoint, states: Mapping[str, Array], graph: Graph, exchange: object) -> Mapping[str, Array]:
+def read(checkpoint: Checkpoint, states: Mapping[str, Array], graph: Graph, exchange: object) -> Mapping[str, Array]:
     """The arrays of a checkpoint by the names of these states; what it has not is left out."""
-    arrays = found.arrays if found.parts is None else joined(found.arrays, found.parts.arrays, found.parts.layout)
+    arrays = (
+        checkpoint.arrays
+        if checkpoint.parts is None
+        else joined(checkpoint.arrays, checkpoint.parts.arrays, checkpoint.parts.layout)
+    )
     return _mine(arrays, states, graph, exchange) if isinstance(exchange, Collective) else arrays
 
 
@@ -132,15 +136,15 @@ def _mine(
     return {n: a for n, a in mine.items() if a is not None}
 
 
-def joined(arrays: Mapping[str, Array], parts: Sequence[Mapping[str, Array]], told: Any) -> dict[str, Array]:
+def joined(arrays: Mapping[str, Array], parts: Sequence[Mapping[str, Array]], layout: Any) -> dict[str, Array]:
     """The arrays of a checkpoint with the states of each parameter, from the parts of all ranks."""
-    found = dict(arrays)
-    for bucket in _buckets(told, arrays, len(parts)):
+    states = dict(arrays)
+    for bucket in _buckets(layout, arrays, len(parts)):
         for name in [n for n in parts[0] if n.endswith(f"/{bucket.key}") and is_part(n)]:
             slot = name.split("/")[1]
             for parameter, state in bucket.whole([part[name] for part in parts]).items():
-                found[f"optimizer/{slot}/{parameter}"] = state
-    return found
+                states[f"optimizer/{slot}/{parameter}"] = state
+    return states
 
 
 def state_of(name: str, arrays: Mapping[str, Array], layout: Sequence[Bucket], rank: int, now: Array) -> Array | None:

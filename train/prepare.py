@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from ..importers import load_graph
 from ..ops import DType
 from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.ir.autodiff import unused_name
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
+from ..runtime.ir.infer import infer
 from ..runtime.ir.interpreter import evaluate
 from ..runtime.ir.prune import prune
 from ..runtime.optimizer.record import matches
@@ -39,13 +42,26 @@ def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
     return with_float_weights(_own_statistics(_untied(_out_of_bodies(graph))))
 
 
-def apart(graph: Graph, place: Mapping[str, str], **beside: object) -> Graph:
-    """The typed graph with its parts on several devices. Raises InputError for options `beside` it that are for whole
-    models, and what `placed` raises."""
+def placed_source(model: Any, asked: Sequence[str], place: Any, **beside: object) -> Graph:
+    """The typed graph of a training: prepared, and with its parts on several devices where `place` says so. Raises
+    InputError for options `beside` it that are for whole models, and what `placed` raises."""
+    graph = infer(prepared(model if isinstance(model, Graph) else load_graph(model), asked))
+    if place is None:
+        return graph
+    refuse_beside(beside)
+    return placed(graph, place)
+
+
+def refuse_beside(beside: Mapping[str, object]) -> None:
+    """Raise InputError for options beside place= that are for whole models."""
     if wrong := [f"{name}=" for name, given in beside.items() if given]:
         raise InputError(f"place= beside {' and '.join(wrong)}", where="Trainer",
                          hint="a model whose parts are on several devices trains by itself, without them")  # fmt: skip
-    return placed(graph, place)
+
+
+def listed(patterns: Sequence[str] | str | None) -> Sequence[str] | None:
+    """Patterns as a list, of one too."""
+    return [patterns] if isinstance(patterns, str) else patterns
 
 
 def _constants(graph: Graph) -> dict[str, Array]:

@@ -45,7 +45,7 @@ def made_again(nodes: Sequence[Node], loss: str, cheap: Cheap) -> tuple[Node, ..
     maker = {o: n for n in before for o in n.outputs if o}
     kept = {name for n in after for name in n.reads() if name in maker}
     copies: dict[str, str] = {}
-    made: list[Node] = []
+    copied: list[Node] = []
 
     def again(value: str, depth: int) -> str | None:
         """The name under which a value is to be had behind the loss."""
@@ -59,16 +59,16 @@ def made_again(nodes: Sequence[Node], loss: str, cheap: Cheap) -> tuple[Node, ..
             return value if value in kept else None
         copies[value] = value + AGAIN
         outputs = tuple(o + AGAIN if o else "" for o in node.outputs)
-        made.append(replace(node, inputs=tuple(i or "" for i in inputs), outputs=outputs, name=node.name + AGAIN))
+        copied.append(replace(node, inputs=tuple(i or "" for i in inputs), outputs=outputs, name=node.name + AGAIN))
         return copies[value]
 
-    found = list(before)
+    ordered = list(before)
     for node in after:
-        made.clear()
+        copied.clear()
         for name in node.reads():
             again(name, DEPTH)
-        found += [*made, _reading(node, copies)]
-    return tuple(found)
+        ordered += [*copied, _reading(node, copies)]
+    return tuple(ordered)
 
 
 def _forward(node: Node, value: str, kept: set[str]) -> Node | None:
@@ -130,11 +130,11 @@ def sized(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, Type]:
             )
         known |= {d: n for d, n in zip(was.dims or (), shape, strict=False) if isinstance(d, str)}
         types[name] = was.of(shape)
-    made = {n: t.of(known.get(d, d) for d in t.dims) if isinstance(t, Tensor) and t.dims is not None else t
+    sized_types = {n: t.of(known.get(d, d) for d in t.dims) if isinstance(t, Tensor) and t.dims is not None else t
             for n, t in types.items()}  # fmt: skip
-    loose = [n for n, t in made.items() if not (isinstance(t, Tensor) and t.static)]
+    loose = [n for n, t in sized_types.items() if not (isinstance(t, Tensor) and t.static)]
     if loose:
         raise InputError(
             f"the sizes of {', '.join(loose)} are open", where="recompute", hint="give their shapes: {name: (8, 3)}"
         )
-    return made
+    return sized_types

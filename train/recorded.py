@@ -35,8 +35,8 @@ class Record(Callback):
                 "each worker of a job would write its own manifest there", where="Record",
                 hint="`mezzo launch --record FOLDER` writes one for each rank, and `mezzo replay FOLDER` runs the job",
             )  # fmt: skip
-        found = taken(int(state()["seed"])).noting(**self.noted, before=run.trainer.snapshot())
-        self._batches, self._begun = blake2b(digest_size=16), found
+        manifest = taken(int(state()["seed"])).noting(**self.noted, before=run.trainer.snapshot())
+        self._batches, self._begun = blake2b(digest_size=16), manifest
 
     def step_begin(self, run: Run) -> None:
         batch = run.batch
@@ -44,7 +44,7 @@ class Record(Callback):
 
     def fit_end(self, run: Run) -> None:
         pairs = [[numbers_of(m) for m in pair] for pair in run.history]
-        made = self._begun.noting(after=run.trainer.snapshot(), metrics=pairs)
-        digests = {**made.digests, "batches": self._batches.hexdigest()}
-        self.manifest = replace(made, digests=digests, command=program(), folder=os.getcwd())
+        manifest = self._begun.noting(after=run.trainer.snapshot(), metrics=pairs)
+        digests = {**manifest.digests, "batches": self._batches.hexdigest()}
+        self.manifest = replace(manifest, digests=digests, command=program(), folder=os.getcwd())
         self.manifest.write(switch(REPLAY) or self.path)

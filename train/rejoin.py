@@ -106,14 +106,14 @@ class Rejoining:
         """The workers have joined. In a job that has gathered again, find out who is furthest, and be as far."""
         trainer, exchange = self._trainer, self._exchange
         if exchange.store.gathering:
-            told = [0.0] * exchange.workers
-            told[exchange.rank] = trainer._calls
-            told = exchange.total(told)
-            most = int(max(told))
+            calls = [0.0] * exchange.workers
+            calls[exchange.rank] = trainer._calls
+            calls = exchange.total(calls)
+            most = int(max(calls))
             if most:
                 self._restore()
-            if min(told) < most:
-                theirs = self._given_on(told.index(most))
+            if min(calls) < most:
+                theirs = self._given_on(calls.index(most))
                 if trainer._calls < most:
                     self._be_as_far(theirs, most)
         self.keep()

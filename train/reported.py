@@ -70,8 +70,8 @@ class Report(Callback):
             order = np.argsort(-losses)[: self.samples]
             fresh = [(float(losses[i]), int(i)) for i in order]
             floor = self._worst[-1].loss if len(self._worst) >= self.samples else -np.inf
-            made = [Sample(v, run.step, _row(data, i), _row(labels, i)) for v, i in fresh if v > floor]
-            self._worst = nlargest(self.samples, [*self._worst, *made], key=lambda s: s.loss)
+            samples = [Sample(v, run.step, _row(data, i), _row(labels, i)) for v, i in fresh if v > floor]
+            self._worst = nlargest(self.samples, [*self._worst, *samples], key=lambda s: s.loss)
 
     def epoch_end(self, run: Run) -> None:
         self._ends.append(run.step)
@@ -120,8 +120,8 @@ def _row(batch: Any, i: int) -> Any:
 
 def _figure(sample: Sample) -> str:
     label = escape(np.array2string(np.asarray(sample.label), threshold=8))
-    told = f"<figcaption>loss {sample.loss:.4g}<br>label {label}<br>step {sample.step}</figcaption>"
-    return f"<figure>{_picture(sample.data)}{told}</figure>"
+    caption = f"<figcaption>loss {sample.loss:.4g}<br>label {label}<br>step {sample.step}</figcaption>"
+    return f"<figure>{_picture(sample.data)}{caption}</figure>"
 
 
 def _picture(data: Any) -> str:

@@ -34,8 +34,8 @@ PARAMETERS = "parameters of "  # before the key of a bucket
 LAYOUT = "mezzo.buckets"  # of the metadata of a step's graph
 
 
-def sharded(build: Build, step: Step, found: Mapping[str, str]) -> Collectives:
-    """The collective part of a step, whose gradients `found` are, in the order in which the graph makes them.
+def sharded(build: Build, step: Step, batch_grads: Mapping[str, str]) -> Collectives:
+    """The collective part of a step, whose gradients `batch_grads` are, in the order in which the graph makes them.
 
     Raises InputError where the optimizer cannot step parts of tensors by themselves.
     """
@@ -43,7 +43,7 @@ def sharded(build: Build, step: Step, found: Mapping[str, str]) -> Collectives:
     assert shared is not None
     check(step.optimizer, shared.zero)
     order = {o: i for i, n in enumerate(build.g.nodes()) for o in n.outputs}
-    names = sorted(found, key=lambda p: order.get(found[p], -1))
+    names = sorted(batch_grads, key=lambda p: order.get(batch_grads[p], -1))
     optimizer = step.optimizer
 
     def alike(name: str) -> object:
@@ -86,13 +86,15 @@ class Collectives:
         """The buckets whose states are shared out."""
         return self.buckets if self.shared.zero else ()
 
-    def add(self, params: Sequence[str], found: Mapping[str, str], scale: str | None, t: str, updates: bool) -> None:
+    def add(
+        self, params: Sequence[str], batch_grads: Mapping[str, str], scale: str | None, t: str, updates: bool
+    ) -> None:
         """Add everything from the gradients to the new parameters."""
         if self.shared.zero == 2:
-            self._add_parts(found, scale, t, updates)
+            self._add_parts(batch_grads, scale, t, updates)
             return
         build, step, g = self.build, self.step, self.build.g
-        grads = gathered(build, step, params, found, updates)
+        grads = gathered(build, step, params, batch_grads, updates)
         if not updates:
             return
         sent = [self._sent(bucket, self._concat(bucket, grads), SUM) for bucket in self.buckets]
@@ -108,10 +110,10 @@ class Collectives:
             return
         self._step_parts({b.key: self._part(b, grads) for b in self.buckets}, t, finite)
 
-    def _add_parts(self, found: Mapping[str, str], scale: str | None, t: str, updates: bool) -> None:
+    def _add_parts(self, batch_grads: Mapping[str, str], scale: str | None, t: str, updates: bool) -> None:
         """Add the same where each worker has its part of the sums alone."""
         build, step, g = self.build, self.step, self.build.g
-        sent = [self._sent(bucket, self._concat(bucket, found, pad=True), PART) for bucket in self.buckets]
+        sent = [self._sent(bucket, self._concat(bucket, batch_grads, pad=True), PART) for bucket in self.buckets]
         parts = {b.key: self._awaited(b, v, PART) for b, v in zip(self.buckets, sent, strict=True)}
         if step.gather > 1:
             for b in self.buckets:

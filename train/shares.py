@@ -1,11 +1,14 @@
-"""Shares of each batch for the workers, equal by construction."""
+"""Shares of each batch for the workers, equal by construction; the axes along which a batch is split."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from ..ops import Tensor, Type
 from ..ops.errors import InputError
 from ..ops.types import Array
 
@@ -38,12 +41,12 @@ class Share:
     def last(self, samples: int, size: int, *, whole: bool = False) -> int:
         """Return the number of samples of each worker in the last step of an epoch; 0 if the steps before take all. A
         `whole` batch has `size` or none."""
-        rest = samples % (size * self.count)
+        left = samples % (size * self.count)
         if whole:
-            return size if rest and self.pad else 0
+            return size if left and self.pad else 0
         if self.uneven:
-            return rest // self.count + (self.rank < rest % self.count)
-        return -(-rest // self.count) if self.pad else rest // self.count
+            return left // self.count + (self.rank < left % self.count)
+        return -(-left // self.count) if self.pad else left // self.count
 
     def steps(self, samples: int, size: int, *, whole: bool = False) -> int:
         """Return the number of steps in an epoch, the same for each worker.
@@ -69,26 +72,26 @@ class Share:
         full = (len(order) - over) // (size * self.count)
         begin, each = over + number * size * self.count, size
         if number >= full:
-            rest = order[begin:]
+            left = order[begin:]
             if not whole:
-                return self.rest(rest, order)
-            order = np.concatenate([rest, np.resize(order, self.last(len(rest), size, whole=True) * self.count)])
+                return self.rest(left, order)
+            order = np.concatenate([left, np.resize(order, self.last(len(left), size, whole=True) * self.count)])
             begin = 0
         begin += self.rank * each
         return order[begin : begin + each]
 
-    def rest(self, rest: Array, order: Array | None = None) -> Array:
+    def rest(self, left: Array, order: Array | None = None) -> Array:
         """Return this worker's part of what is left of an epoch; a pad is taken from `order`, or the rest itself.
 
         >>> [Share(rank, 2, uneven=True).rest(np.arange(5)).tolist() for rank in (0, 1)]
         [[0, 1, 2], [3, 4]]
         """
         if self.uneven:
-            return np.array_split(rest, self.count)[self.rank]
-        each = -(-len(rest) // self.count) if self.pad else len(rest) // self.count
-        if self.pad and len(rest):
-            rest = np.concatenate([rest, np.resize(rest if order is None else order, each * self.count)])
-        return rest[self.rank * each :][:each]
+            return np.array_split(left, self.count)[self.rank]
+        each = -(-len(left) // self.count) if self.pad else len(left) // self.count
+        if self.pad and len(left):
+            left = np.concatenate([left, np.resize(left if order is None else order, each * self.count)])
+        return left[self.rank * each :][:each]
 
     def told(self, samples: int, size: int, *, whole: bool = False) -> str:
         """Return a sentence about the samples that do not divide; empty where all do.
@@ -103,3 +106,35 @@ class Share:
         if more < 0:
             return f"{-more} of {samples} samples are left out of each epoch"
         return f"{more} of {samples} samples are learned twice in each epoch" if more else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The `batch` dim, and the axis along which each input that has samples is split; all others are whole in each
+    part. `counted` is the state that adds up what the loss is a mean over, where that is not the samples."""
+
+    batch: Any
+    axes: Mapping[str, int]
+    counted: str = ""
+
+    def check(self, feeds: Mapping[str, Any], size: int) -> None:
+        """Raise InputError for a feed that has another number of samples than the batch."""
+        for name, axis in self.axes.items():
+            shape = np.shape(feeds[name]) if name in feeds else None
+            if shape is not None and (len(shape) <= axis or shape[axis] != size):
+                raise InputError(
+                    f"its shape is {list(shape)}, and the batch of {size} is split along axis {axis}",
+                    where=f"feeds[{name!r}]",
+                    hint="give all feeds as many samples, or name the batch's dim alike in all inputs of the model",
+                )
+
+
+def batch_axis(type: Type, batch: Any) -> int | None:
+    """The axis of a tensor along which samples lie: that with the name of the `batch` dim, or else the first one,
+    unless that is of another fixed size; None where it has none."""
+    dims = type.dims if isinstance(type, Tensor) else None
+    if not dims:
+        return None
+    if isinstance(batch, str) and batch in dims:
+        return dims.index(batch)
+    return 0 if not isinstance(dims[0], int) or dims[0] == batch else None

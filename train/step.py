@@ -34,6 +34,7 @@ from .building import (
     update,
     with_rate,
 )
+from .micro import Micro
 from .order import soon
 from .recompute import made_again
 from .sharded import sharded, with_layout
@@ -61,48 +62,56 @@ def training_step(
     graph = _with_parameters(graph, loss, params)
     taken = set(graph.types)
     g = TypedBuilder(graph.types, prefix=unused_name("train/", taken))
-    made = Build(g)
+    build = Build(g)
     for p in params:
-        made.state(p, graph.initializers[p])
-    count = made.state(COUNT, np.int64(0))
-    scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
+        build.state(p, graph.initializers[p])
+    count = build.state(COUNT, np.int64(0))
+    scale = build.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     if step.shared is None or not step.shared.on_store:
-        step = with_rate(made, step)
-    seed = ONES
+        step = with_rate(build, step)
+    seed, micro = ONES, None
+    if step.micro_batches > 1:
+        assert step.samples is not None
+        micro = Micro(g, graph, loss, step.micro_batches, step.samples)
     if scale is not None:
         seed = g.Cast(scale, to=dtype_of(g, loss).onnx)
     if step.shared is not None and step.shared.workers > 1:  # what the workers' gradients add up to is their mean
         part = 1 / step.shared.workers
         if step.shared.collective:
-            share = g.Cast(made.state(SHARE, np.float64(part)), to=dtype_of(g, loss).onnx)
+            share = g.Cast(build.state(SHARE, np.float64(part)), to=dtype_of(g, loss).onnx)
         else:
             share = g.scalar(part, loss)
         seed = g.Expand(share, g.shape_of(loss)) if seed is ONES else g.Mul(seed, share)
-    found = gradients(g, graph.nodes, {loss: seed}, params)
-    lost = [p for p in params if p not in found]
+    if micro is not None:
+        batch_grads = micro.gradients(params, None if seed is ONES else seed)
+        graph = micro.graph
+    else:
+        batch_grads = gradients(g, graph.nodes, {loss: seed}, params)
+    lost = [p for p in params if p not in batch_grads]
     if lost:
         raise InputError(
             f"the loss does not depend on {', '.join(lost)}", where=graph.name, hint="freeze these parameters"
         )
-    found, ids = _in_rows(made, step, found, updates)
-    shards = sharded(made, step, found) if step.shared is not None and step.shared.collective else None
+    batch_grads, ids = _in_rows(build, step, batch_grads, updates)
+    shards = sharded(build, step, batch_grads) if step.shared is not None and step.shared.collective else None
     if shards is not None:
-        shards.add(params, found, scale, t, updates)
+        shards.add(params, batch_grads, scale, t, updates)
         grads = {}
     else:
-        grads = gathered(made, step, params, found, updates)
+        grads = gathered(build, step, params, batch_grads, updates)
     if updates and step.shared is not None and shards is None:
-        grads, ids = _exchanged(made, step.shared, grads, found, ids)
+        grads, ids = _exchanged(build, step.shared, grads, batch_grads, ids)
     if updates and grads:
-        grads, finite = unscaled(made, step, scale, grads)
+        grads, finite = unscaled(build, step, scale, grads)
         if step.norm:
             g.add(Node("TotalNorm", (*grads.values(),), (NORM,), {}, domain="mezzo", name=NORM))
-        update(made, step, params, clipped(g, step, grads), t, finite, ids)
+        update(build, step, params, clipped(g, step, grads), t, finite, ids)
     elif updates and shards is None:
-        made.after[COUNT] = g.Add(COUNT, g.const(1))
-    states = [*graph.states, *(State(n, n, after) for n, after in made.after.items())]
+        build.after[COUNT] = g.Add(COUNT, g.const(1))
+    states = [*graph.states, *(State(n, n, after) for n, after in build.after.items())]
     nodes = made_again(g.nodes(), loss, again) if again else g.nodes()
+    nodes = nodes if micro is None else micro.ordered(nodes)
     outputs = (*graph.outputs, *([NORM] if NORM in g.types else []))
     whole = prune(
         graph.but(
@@ -110,11 +119,11 @@ def training_step(
             nodes=soon(
                 nodes,
                 {s.input: s.output for s in states},
-                set(made.after.values()),
-                set(found.values()),
+                set(build.after.values()),
+                set(batch_grads.values()),
                 overlap=step.shared is None or step.shared.overlap,
             ),
-            initializers={**graph.initializers, **g.constants(), **made.first},
+            initializers={**graph.initializers, **g.constants(), **build.first},
             states=tuple(states),
             types=g.types,
         )
@@ -141,34 +150,34 @@ def update_graph(
     `missed` tells how many updates a parameter has not had: its own number of this one is so much less.
     """
     g = TypedBuilder(prefix="train/")
-    made = Build(g)
+    build = Build(g)
     ids: dict[str, str] = {}
     for i, (p, value) in enumerate(params.items()):
-        made.state(p, value)
+        build.state(p, value)
         if p in sparse:
             known = f"rows {i}"
             ids[p] = g.input(ids_of(gradient(p)), Tensor(DType.INT64, (known,)))
             g.input(gradient(p), Tensor(DType.of(value.dtype), (known, *value.shape[1:])))
         else:
-            made.state(gradient(p), np.zeros_like(value))
-    count = made.state(COUNT, np.int64(0))
+            build.state(gradient(p), np.zeros_like(value))
+    count = build.state(COUNT, np.int64(0))
     scale, inputs = g.input("scale", Tensor(DType.DOUBLE, ())), ["scale", *ids.values(), *map(gradient, ids)]
-    loss_scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
+    loss_scale = build.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     if isinstance(step.optimizer.rate, int | float):
         inputs.append(g.input("rate", Tensor(DType.DOUBLE, ())))
         step = replace(step, optimizer=replace(step.optimizer, rate=Held(inputs[-1])))
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     grads = {p: g.Mul(gradient(p), g.Cast(scale, to=dtype_of(g, p).onnx)) for p in params}
-    grads, finite = unscaled(made, step, loss_scale, grads)
+    grads, finite = unscaled(build, step, loss_scale, grads)
     grads = clipped(g, step, grads)
     for p in [*ids]:
         optimizer = step.optimizer.of(p)
         if not (optimizer.lazy_update or optimizer.still):
             grads[p] = _whole(g, p, ids.pop(p), grads[p])
-    update(made, step, list(params), grads, t, finite, ids, missed)
-    states = tuple(State(n, n, after) for n, after in made.after.items())
+    update(build, step, list(params), grads, t, finite, ids, missed)
+    states = tuple(State(n, n, after) for n, after in build.after.items())
     return prune(
-        Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
+        Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **build.first}, g.types, states, name="update")
     ).verify()
 
 
@@ -176,8 +185,8 @@ def _whole(g: TypedBuilder, p: str, ids: str, rows: str) -> str:
     """The table of which these are rows; behind its last one comes what is no row."""
     known = g.type_of(p)
     assert isinstance(known, Tensor)
-    size, *rest = known.sizes
-    zeros = g.Expand(g.scalar(0, p), g.const([size + 1, *rest]))
+    size, *dims = known.sizes
+    zeros = g.Expand(g.scalar(0, p), g.const([size + 1, *dims]))
     table = g.ScatterND(zeros, g.Unsqueeze(ids, g.const([-1])), rows)
     whole: str = g.Slice(table, g.const([0]), g.const([size]), g.const([0]))
     return whole
@@ -200,26 +209,28 @@ def _with_parameters(graph: Graph, loss: str, params: Sequence[str]) -> Graph:
     return spread(typed.but(states=graph.states))  # what goes back through a node is where the node is
 
 
-def _in_rows(made: Build, step: Step, found: Mapping[str, str], updates: bool) -> tuple[dict[str, str], dict[str, str]]:
+def _in_rows(
+    build: Build, step: Step, batch_grads: Mapping[str, str], updates: bool
+) -> tuple[dict[str, str], dict[str, str]]:
     """The gradients, of which some are rows now: those of tables that are stepped at the rows that were read; and the
     numbers of these rows, by parameter. Behind the last one they are zeros, which change no norm.
 
     Gradients that are gathered over several batches are sums of whole tables, and states tell which rows were read.
     """
-    g, grads, ids = made.g, dict(found), dict[str, str]()
+    g, grads, ids = build.g, dict(batch_grads), dict[str, str]()
     makers = makers_of(g)
-    for p, dw in found.items():
+    for p, dw in batch_grads.items():
         reads = reads_of(g, dw, makers)
         if reads is None:
             continue
-        optimizer, size = step.optimizer.of(p), len(made.first[p])
+        optimizer, size = step.optimizer.of(p), len(build.first[p])
         if optimizer.lazy_update and step.gather > 1:
-            touched = made.state(f"optimizer/touched/{p}", np.zeros(size, np.bool_))
+            touched = build.state(f"optimizer/touched/{p}", np.zeros(size, np.bool_))
             now = touched
             for node in reads:
                 places = g.Unsqueeze(node.inputs[1], g.const([-1]))
                 now = g.ScatterND(now, places, g.Expand(g.const(True), g.shape_of(node.inputs[1])))
-            made.after[touched] = g.Expand(g.const(False), g.const([size])) if updates else now
+            build.after[touched] = g.Expand(g.const(False), g.const([size])) if updates else now
             ids[p] = g.Where(now, g.const(np.arange(size)), g.const(size))
         elif optimizer.lazy_update or (
             step.rows and step.gather == 1 and step.shared is None and size >= MANY and optimizer.still
@@ -234,24 +245,24 @@ def _alone(step: Step) -> bool:
 
 
 def _exchanged(
-    made: Build, shared: Shared, grads: Mapping[str, str], found: Mapping[str, str], ids: Mapping[str, str]
+    build: Build, shared: Shared, grads: Mapping[str, str], batch_grads: Mapping[str, str], ids: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The gradients of all workers together, and the numbers of the rows of some; none where the store updates the
     parameters. They are awaited in the order in which they are emitted, and rows behind them."""
-    g = made.g
+    g = build.g
     order = {o: i for i, n in enumerate(g.nodes()) for o in n.outputs}
-    first = sorted((p for p in grads if p not in ids), key=lambda p: order[found[p]])
+    first = sorted((p for p in grads if p not in ids), key=lambda p: order[batch_grads[p]])
     sent = {p: g.op(EMIT, grads[p], domain=DOMAIN, key=p) for p in first}
     if shared.on_store:
         for p in first:
-            made.after[p] = g.op(AWAIT, p, sent[p], domain=DOMAIN, key=p)
+            build.after[p] = g.op(AWAIT, p, sent[p], domain=DOMAIN, key=p)
     whole = {} if shared.on_store else {p: g.op(AWAIT, sent[p], domain=DOMAIN, key=p) for p in first}
     numbers: dict[str, str] = {}
     for p, rows in ids.items():
-        about = {"key": p, "size": len(made.first[p]), "workers": shared.workers}
+        about = {"key": p, "size": len(build.first[p]), "workers": shared.workers}
         numbers[p], whole[p] = g.op(SUM_ROWS, rows, grads[p], domain=DOMAIN, outputs=2, **about)
         if shared.on_store:  # these are the rows as the store has stepped them
-            made.after[p] = g.op("UpdateRows", p, numbers[p], whole[p], g.scalar(0, p), domain=DOMAIN, rule="-> dW")
+            build.after[p] = g.op("UpdateRows", p, numbers[p], whole[p], g.scalar(0, p), domain=DOMAIN, rule="-> dW")
     if shared.on_store:
         return {}, {}
     return {p: whole[p] for p in grads}, numbers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..ops import Tensor, Type
+from ..ops import Tensor
 from ..ops.errors import InputError
 from ..runtime.devices import full_name, session_device
 from ..runtime.environment import usual_threads
@@ -19,7 +19,7 @@ from ..runtime.execution.feeds import checked
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
 from .collective import Collective
-from .shares import Share
+from .shares import Samples, Share
 
 if TYPE_CHECKING:
     from ..nd.place import Place
@@ -37,12 +37,12 @@ def devices_of(device: str | Place | Sequence[str | Place]) -> tuple[str, ...]:
     """
     given: Sequence[Any] = device if isinstance(device, list | tuple) else [device]
     given = device.split(",") if isinstance(device, str) else given
-    found = tuple(full_name(_name(one)) for one in given)
-    if len(found) == 1:
-        return found
-    twice = [name for i, name in enumerate(found) if name in found[:i]]
-    kinds = {name.partition(":")[0] for name in found}
-    why = "no device" if not found else f"{twice[0]!r} is there twice" if twice else ""
+    names = tuple(full_name(_name(one)) for one in given)
+    if len(names) == 1:
+        return names
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    kinds = {name.partition(":")[0] for name in names}
+    why = "no device" if not names else f"{twice[0]!r} is there twice" if twice else ""
     if len(kinds) > 1:
         why = f"{' and '.join(sorted(kinds))} together"
     if why:
@@ -50,7 +50,7 @@ def devices_of(device: str | Place | Sequence[str | Place]) -> tuple[str, ...]:
             f"device={device!r}: {why}", where="Trainer",
             hint='name each once, of one kind: "gpu:0,gpu:1", or "cpu:0,cpu:1"',
         )  # fmt: skip
-    return found
+    return names
 
 
 def _name(device: str | Place) -> str:
@@ -88,45 +88,28 @@ class Part:
     size: int
 
 
-def split(feeds: Feeds, size: int, batch: Any, inputs: Mapping[str, Type], ranks: int) -> list[Part]:
+def split(feeds: Feeds, size: int, samples: Samples, ranks: int) -> list[Part]:
     """The shares of a batch of `size` samples, as equal as may be, the first ranks have more.
 
-    Each feed is split along the axis that has the name of the `batch` dim, or else along the first, unless that is of
-    another fixed size than the batch has. Raises InputError for a feed that has another number of samples.
+    Each feed is split along the axis of its samples. Raises InputError for one that has another number of them.
     """
-    axes = {name: _axis(inputs[name], batch) for name in feeds if name in inputs}
-    arrays = {n: np.asarray(x) if axes.get(n) is not None and not hasattr(x, "shape") else x for n, x in feeds.items()}
-    for name, axis in axes.items():
-        if axis is not None and (len(arrays[name].shape) <= axis or arrays[name].shape[axis] != size):
-            raise InputError(
-                f"its shape is {list(arrays[name].shape)}, and the batch of {size} is split along axis {axis}",
-                where=f"feeds[{name!r}]",
-                hint="give all feeds as many samples, or one process per device a share of its own (mezzo launch)",
-            )
+    axes = {n: axis for n, axis in samples.axes.items() if n in feeds}
+    arrays = {n: np.asarray(x) if n in axes and not hasattr(x, "shape") else x for n, x in feeds.items()}
+    samples.check(arrays, size)
     parts = []
     for rank in range(ranks):
         rows = Share(rank, ranks, uneven=True).rest(np.arange(size))
         begin, end = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (size - 1, size)
-        cut = {n: (*[slice(None)] * axis, slice(begin, end)) for n, axis in axes.items() if axis is not None}
+        cut = {n: (*[slice(None)] * axis, slice(begin, end)) for n, axis in axes.items()}
         parts.append(Part({n: x[cut[n]] if n in cut else x for n, x in arrays.items()}, len(rows)))
     return parts
 
 
-def _axis(type: Type, batch: Any) -> int | None:
-    dims = type.dims if isinstance(type, Tensor) else None
-    if not dims:
-        return None
-    if isinstance(batch, str) and batch in dims:
-        return dims.index(batch)
-    return 0 if not isinstance(dims[0], int) or dims[0] == batch else None
-
-
 class Team:
-    """The Trainers of one process, by rank; the first is the one that the user has. `named` are inputs, of which the
-    first that is fed tells the samples of a batch."""
+    """The Trainers of one process, by rank; the first is the one that the user has."""
 
-    def __init__(self, ranks: Sequence[Rank], named: Sequence[str]) -> None:
-        self.ranks, self._named = tuple(ranks), tuple(named)
+    def __init__(self, ranks: Sequence[Rank], samples: Samples) -> None:
+        self.ranks, self._samples = tuple(ranks), samples
         self._threads = ThreadPoolExecutor(len(ranks) - 1, "mezzo device")
         self._planned: set[Any] = set()
 
@@ -135,10 +118,7 @@ class Team:
         before anything is learned where the feeds do not fit."""
         session = self.ranks[0]._session_of_next()
         known = session.signature.inputs
-        first = next((n for n in self._named if n in feeds and n in known), None)
-        kind = None if first is None else known[first]
-        batch = kind.dims[0] if isinstance(kind, Tensor) and kind.dims else None
-        parts = split(feeds, size, batch, known, len(self.ranks))
+        parts = split(feeds, size, self._samples, len(self.ranks))
         for rank, part in zip(self.ranks, parts, strict=True):
             own = rank._session_of_next()
             arrays = checked(own.signature, part.feeds, own.device.from_dlpack)
@@ -172,7 +152,7 @@ class Team:
 
         every = [() if given is None else (given[r],) for r in range(len(self.ranks))]
         others = [self._threads.submit(one, *pair) for pair in zip(self.ranks[1:], every[1:], strict=True)]
-        found = [one(self.ranks[0], every[0]), *(other.result() for other in others)]
+        answers = [one(self.ranks[0], every[0]), *(other.result() for other in others)]
         if errors:
             raise errors[0]
-        return found
+        return answers

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ops.types import Array
+from ..runtime.ir.graph import Graph, State
 from .judged import METRICS, Measures, Term, means
 from .metrics import Metric, Metrics
 
@@ -27,16 +28,16 @@ def metrics_of(
     totals: list[Array | None] = [m.total for m in own]
     if everywhere is not None:
         numbers, totals = _of_all(everywhere, numbers, own)
-    found = means(numbers, terms)
+    averages = means(numbers, terms)
     values = {}
     for term, metrics in measures:
         for metric in metrics:
             own_total, metric.total = metric.total, totals.pop(0)
             values[f"{term.name}/{metric.name}" if term.name else metric.name] = metric.value
             metric.total = own_total  # it goes on counting
-    accuracy = next(iter(found.rights.values())) if len(found.rights) == 1 else None
-    losses, rights = ({n: v for n, v in by_name.items() if n} for by_name in (found.losses, found.rights))
-    return Metrics(found.samples, found.loss, accuracy, losses, rights, values)
+    accuracy = next(iter(averages.rights.values())) if len(averages.rights) == 1 else None
+    losses, rights = ({n: v for n, v in by_name.items() if n} for by_name in (averages.losses, averages.rights))
+    return Metrics(averages.samples, averages.loss, accuracy, losses, rights, values)
 
 
 def _of_all(
@@ -47,10 +48,19 @@ def _of_all(
     had = exchange.total([float(m.total is not None) for m in metrics]) if metrics else []
     many = [int(size / n) if n else 0 for size, n in zip(sizes, had, strict=True)]
     own = [np.zeros(n) if m.total is None else m.total for m, n in zip(metrics, many, strict=True)]
-    found = exchange.total([*numbers.values(), *(float(x) for part in own for x in part)])
-    rest = np.array(found[len(numbers) :])
+    sums = exchange.total([*numbers.values(), *(float(x) for part in own for x in part)])
+    flat = np.array(sums[len(numbers) :])
     totals: list[Array | None] = []
     for n in many:
-        totals.append(rest[:n] if n else None)
-        rest = rest[n:]
-    return dict(zip(numbers, found, strict=False)), totals
+        totals.append(flat[:n] if n else None)
+        flat = flat[n:]
+    return dict(zip(numbers, sums, strict=False)), totals
+
+
+def evaluation_of(plain: Graph, reads: Sequence[str], states: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
+    """A judged graph that evaluates in inference mode, with outputs for what metrics read, and the states of a training
+    on which it does so."""
+    own = [n for n in states if n in plain.initializers and not n.startswith(METRICS)]
+    kept = tuple(State(n, n, n) for n in own)
+    graph = plain.but(outputs=(*plain.outputs, *reads), states=(*plain.states, *kept))
+    return graph, {n: states[n] for n in own}

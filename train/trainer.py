@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..exporters import save_onnx
-from ..importers import load_graph
 from ..kvstore.recording import learns_from
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime.devices import options_for, session_device
+from ..runtime.compile.auto_place import is_auto
+from ..runtime.devices import Placement, options_for, session_device
 from ..runtime.environment import threads_for
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
-from ..runtime.ir.graph import Graph, State
-from ..runtime.ir.infer import infer
+from ..runtime.ir.graph import Graph
 from ..runtime.optimizer import Optimizer, create
 from ..runtime.optimizer import schedule as schedules
 from ..runtime.passes import modes
@@ -33,6 +32,7 @@ from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
 from .agree import digest
 from .amp import Policy, check_products, mixed, policy_named
+from .automatic import automatic
 from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
 from .collective import Collective
 from .exchange import COMPARED, LOST, Exchange
@@ -45,16 +45,18 @@ from .judged import METRICS, SEEN, Asked, judged, measure, measures_of, terms_of
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metrics, StepMetrics
+from .micro import pipelined
 from .names import FIT, TRAINER, absent, refuse
 from .overflow import Overflow, overflows, tried
 from .parts import collected, own_snapshots, read, whole_snapshots
-from .prepare import apart, prepared
+from .prepare import listed, placed_source
 from .quantize import shares, with_scales
 from .recompute import chosen, sized
 from .rejoin import joined, rejoining
+from .samples import samples_of
 from .step import training_step
 from .team import Team, devices_of, threads_of
-from .totals import metrics_of
+from .totals import evaluation_of, metrics_of
 from .ways import Ways
 
 if TYPE_CHECKING:
@@ -71,13 +73,13 @@ class Trainer:
     `loss` is a name of `train.loss.LOSSES` or a Loss; what was asked for is fed as `target`. A cross-entropy takes
     numbers of classes, which are axis 1 of the output, and reads what a Softmax before the output reads. `train` and
     `freeze` are patterns of weights' names (shell wildcards); by default all learn that lead to the output. `gather` is
-    how many calls of `step` make one update. `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy.
-    `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
-    training mode here, and in inference mode in `graph()` and `export`. A quantised model learns through its steps: its
-    weights are floats here, and integers in `graph()` and `export`; with `learn_scales` its scales learn too. `device`,
-    `threads` and `onednn` are those of Session, and so is `precision`, which tells how products of float32 are taken:
+    how many calls of `step` make one update, `micro_batches` how many parts of a batch go through one behind the other.
+    `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy. `statistics=False` leaves batch normalisation to
+    its running statistics. Dropout and it are in training mode here, and in inference mode in `graph()` and `export`. A
+    quantised model learns through its steps: its weights are floats here, and integers in `graph()` and `export`; with
+    `learn_scales` its scales learn too. `device`, `threads` and `onednn` are those of Session, and so is `precision`:
     "auto", "fp32", or on GPUs "tf32"; 16 bits are `amp`. Several devices ("gpu:0,gpu:1", or a list) share each batch;
-    `place` shares out the model instead: patterns of names of nodes or weights, and the device of each.
+    `place` shares out the model.
 
     `kvstore` (a store of `mezzo.kv.create`, or the kind of one) trains together with the other workers of a job. Each
     gives `step` its share of the batch, as many samples as the others (`train.shares.Share`); gradients are means over
@@ -120,13 +122,14 @@ class Trainer:
         clip_value: float | None = None,
         norm: bool = True,
         gather: int = 1,
+        micro_batches: int = 1,
         amp: str | Policy | None = None,
         statistics: bool = True,
         learn_scales: bool = False,
         recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
         device: str | Place | Sequence[str | Place] = "cpu",
-        place: Mapping[str, str] | None = None,
+        place: Placement | None = None,
         precision: str = "auto",
         threads: int | None = None,
         onednn: bool = True,
@@ -140,12 +143,11 @@ class Trainer:
         **others: Any,
     ) -> None:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
-        train = [train] if isinstance(train, str) else train
-        freeze = [freeze] if isinstance(freeze, str) else freeze
-        given = model if isinstance(model, Graph) else load_graph(model)
-        self.source = infer(prepared(given, train or ()))
-        if place is not None:
-            self.source = apart(self.source, place, device=device != "cpu", kvstore=kvstore, recompute=recompute)
+        if is_auto(place):
+            model, place = automatic(Trainer, locals()), None
+        train, freeze = listed(train), listed(freeze) or ()
+        beside = {"device": device != "cpu", "kvstore": kvstore, "recompute": recompute}
+        self.source = placed_source(model, train or (), place, **beside)
         devices, policy = devices_of(device), None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         how: dict[str, Any] = {"zero": zero, "buckets": buckets, "wire": wire, "devices": devices}
@@ -155,6 +157,7 @@ class Trainer:
         self.plan = Step(
             *(create(optimizer or "adam"), clip_norm, clip_value, gather, scaling, shared),
             norm=norm or clip_norm is not None,
+            micro_batches=micro_batches,
         )
         self.terms, self.sample_weights, self.seed = terms_of(self.source, loss, output), sample_weights, seed
         self.output = self.terms[0].outputs[0]
@@ -173,11 +176,14 @@ class Trainer:
         self._order = (*self.source.inputs, *targets, *["sample_weight"] * bool(sample_weights))  # of a tuple
         self.learning = learning_of(self.source, with_loss, [value], train, freeze, learn_scales)
         self.trained = [*self.learning.trained]
-        self.plan = replace(self.plan, optimizer=with_scales(self.plan.optimizer, shares(in_training, self.trained)))
+        samples = samples_of(with_loss, self._named, self.terms) if micro_batches > 1 or len(devices) > 1 else None
+        scaled = with_scales(self.plan.optimizer, shares(in_training, self.trained))
+        self.plan = replace(self.plan, optimizer=scaled, samples=samples)
         if not self.trained:
             raise InputError("there is nothing to learn", where=self.source.name, hint="loosen train= and freeze=")
         if self.learning.warning:
             warnings.warn(self.learning.warning, stacklevel=2)
+        self.pipeline = pipelined(with_loss, micro_batches, session_device(devices[0]), recompute=recompute)
         self._learned_by = digest(with_loss, self.trained) if self.exchange and self.exchange.workers > 1 else ""
         steps = partial(training_step, with_loss, value, self.trained, step=self.plan)
         self.graph_of_step, again = steps(), None
@@ -210,9 +216,9 @@ class Trainer:
         self._team: Team | None = None
         self._rejoining = rejoining(self)
         self._ranks: tuple[Trainer, ...] = (self,)  # of this process
-        if len(devices) > 1:
+        if samples is not None and len(devices) > 1:
             self._ranks = self, *(self._twin(*pair) for pair in zip(devices[1:], exchanges[1:], strict=True))
-            self._team = Team(self._ranks, self._named)
+            self._team = Team(self._ranks, samples)
 
     def _open(self, states: dict[str, Array] | None = None) -> None:
         """Make the sessions of a device, and its states unless they are given."""
@@ -300,6 +306,7 @@ class Trainer:
         Raises InputError where the shares were not equal, DeadlineError or PeerError naming who did not come.
         """
         fed, size = self._fed(feeds)
+        self.plan.check(fed, size)
         if self._team is None:
             once = partial(self._step, fed, size, observe)
             return once() if self._rejoining is None else self._rejoining.step(once)
@@ -329,7 +336,8 @@ class Trainer:
             return session.run(fed, observe=observe)
 
         if exchange is None:
-            found = run(session)
+            session.next_run = number
+            found = session.run(fed, observe=observe)
         else:
             self.join()
             learns_from(fed)
@@ -431,9 +439,8 @@ class Trainer:
         check_repeatable(batches, validate, epochs)
         told = [*callbacks, *([Functions(on_step, on_epoch)] if on_step or on_epoch else [])]
         back, self._callbacks, self._resumed = Resumed(told, self._resumed), told, {}
-        whole = (
-            bool(callbacks) and self.exchange is not None and self.exchange.workers > 1 and not self.exchange.on_store
-        )
+        exchange = self.exchange if callbacks else None
+        whole = exchange is not None and exchange.workers > 1 and not exchange.on_store
 
         def step(feeds: Feeds) -> StepMetrics:
             self.step(feeds)
@@ -463,9 +470,8 @@ class Trainer:
     def restore(self, snapshot: Mapping[str, Array]) -> None:
         """Go back to a copy of the states."""
         for rank in self._ranks:
-            own = snapshot
-            if self._team is not None:  # the copy has the states of one device
-                own = own_snapshots(snapshot, rank.states, rank.graph_of_step, rank.exchange)
+            one = self._team is None  # else the copy has the states of one device
+            own = snapshot if one else own_snapshots(snapshot, rank.states, rank.graph_of_step, rank.exchange)
             for name, array in own.items():
                 rank.states[name][...] = array
             rank._fraction = float("nan")  # the copy has that of its batch
@@ -489,11 +495,8 @@ class Trainer:
         gives batches of its own, perhaps none, and all get the metrics over all."""
         if self._evaluation is None:
             plain, _ = self._judged(modes.inference(straight_through(self.source)))
-            plain = plain.but(outputs=(*plain.outputs, *self._reads))
-            own = [n for n in self.states if n in plain.initializers and not n.startswith(METRICS)]
-            kept = tuple(State(n, n, n) for n in own)
-            shared = {n: self.states[n] for n in own}
-            self._evaluation = Session(plain.but(states=(*plain.states, *kept)), states=shared, **self._how)
+            graph, states = evaluation_of(plain, self._reads, self.states)
+            self._evaluation = Session(graph, states=states, **self._how)
         session = self._evaluation
         measures = [(term, [copy(m) for m in metrics]) for term, metrics in self._measures]
         zeroed(session.states, measures)
@@ -537,8 +540,8 @@ class Trainer:
         """The states of a checkpoint, and the parts of all ranks, of which this one writes its own."""
         if self.exchange is not None:
             self.exchange.compare(self.parameters)
-        waiting = -self._calls % self.plan.gather
-        return collected(folder, self.states, self.graph_of_step, self.exchange, self._lost, waiting)
+        own = folder, self.states, self.graph_of_step, self.exchange, self._lost
+        return collected(*own, -self._calls % self.plan.gather)
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan. The next
@@ -552,16 +555,12 @@ class Trainer:
         if self.exchange is not None:
             self.exchange.drop_losses()
         if self.exchange is not None and self.exchange.on_store and self.exchange.joined:
-            raise InputError(
-                "the store has its parameters already", where="resume", hint="resume before the first step"
-            )
+            hint = "resume before the first step"
+            raise InputError("the store has its parameters already", where="resume", hint=hint)
         found = checkpoint.load(folder)
         if found.graph != self._digest():
-            raise InputError(
-                "the checkpoint was written by a training of another graph",
-                where=str(folder),
-                hint="make the Trainer with the model and the options that it had",
-            )
+            hint = "make the Trainer with the model and the options that it had"
+            raise InputError("the checkpoint was written by a training of another graph", where=str(folder), hint=hint)
         arrays = read(found, self.states, self.graph_of_step, self.exchange)
         for name, array in self.states.items():
             if name not in arrays or type_of(arrays[name]) != type_of(array):
@@ -596,4 +595,6 @@ class Trainer:
         if shared is not None:  # what is shared out, and among how many, is not the training's
             alone = replace(shared, workers=1) if shared.on_store else None
             graph = self._steps(step=replace(self.plan, shared=alone))
+        if self.pipeline:  # whose turns the devices tell
+            graph = graph.but(nodes=tuple(sorted(graph.nodes, key=lambda n: n.outputs)))
         return digest(graph, (), self.seed, self.plan.optimizer.to_dict())

@@ -51,9 +51,9 @@ class Waits:
         if self.waited < LEAST or self.share < HELD_BACK:
             return
         advice = getattr(batches, "advice", None)
-        told = advice() if callable(advice) else ""
-        told = told or (
+        message = advice() if callable(advice) else ""
+        message = message or (
             f"{self.share:.0%} of the training's time went by in waiting for batches: mz.data.DataLoader(dataset, "
             "batch_size, workers=...) makes them beside it"
         )
-        warnings.warn(told, stacklevel=4)
+        warnings.warn(message, stacklevel=4)

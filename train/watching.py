@@ -59,8 +59,8 @@ class Progress(Callback):
         self._task, self._first = self._bar.add_task(f"epoch {run.epoch}", total=self.steps), run.step
 
     def step_end(self, run: Run) -> None:
-        told = "" if run.last is None else f", loss {run.last.loss:.4f}"
-        self._bar.update(self._task, advance=1, description=f"epoch {run.epoch}{told}")
+        suffix = "" if run.last is None else f", loss {run.last.loss:.4f}"
+        self._bar.update(self._task, advance=1, description=f"epoch {run.epoch}{suffix}")
 
     def epoch_end(self, run: Run) -> None:
         self.steps = run.step - self._first

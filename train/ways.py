@@ -42,9 +42,9 @@ class Ways:
     def run(self, call: Callable[[Session], T]) -> T:
         """Call something of the next session, and count its time."""
         way, began = self.next(), perf_counter()
-        found = call(way)
+        result = call(way)
         self.took(perf_counter() - began)
-        return found
+        return result
 
     @property
     def measured(self) -> bool:

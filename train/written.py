@@ -87,8 +87,8 @@ def _at(function: Callable[..., Any], name: str, inputs: Sequence[Array]) -> Gra
     given = [recorder.stand_in(x, n) for x, n in zip(inputs, names, strict=True)]
     try:
         with recorder.alone(), recorder.going():
-            made = function(*given)
-            output = recorder.output(made) if isinstance(made, Array) else ""
+            result = function(*given)
+            output = recorder.output(result) if isinstance(result, Array) else ""
     except ForSymbols:
         raise
     except GraphBreak as error:
@@ -100,7 +100,7 @@ def _at(function: Callable[..., Any], name: str, inputs: Sequence[Array]) -> Gra
         text = f"{error}" if isinstance(error, MezzoError) else f"{type(error).__name__}: {error}"
         raise InputError(f"{name} fails: {text}", where=_line(error)) from error
     if not output:
-        raise InputError(f"{name} returns {type(made).__name__}", where="loss", hint="return one array: the loss")
+        raise InputError(f"{name} returns {type(result).__name__}", where="loss", hint="return one array: the loss")
     constants = {**recorder.constants, **{n: x.asnumpy() for n, x in recorder.outside.items()}}
     return prune(Graph(names, (output,), tuple(recorder.parts[0].nodes), constants, recorder.types, name=name))
 
@@ -134,17 +134,17 @@ def _of_symbols(
     """Add what a function makes of symbols."""
     leaves = [Variable(f"operand{i}", dtype=g.type_of(v).dtype) for i, v in enumerate(values)]  # type: ignore[union-attr]
     try:
-        made = function(*(Symbol([(leaf, 0)]) for leaf in leaves))
+        result = function(*(Symbol([(leaf, 0)]) for leaf in leaves))
     except Exception as error:
         raise InputError(
             f"{name} fails on symbols: {type(error).__name__}: {error}",
             where=_line(error),
             hint=remedy or "write it with arithmetic and functions of mz.nd alone, or of mz.sym alone",
         ) from error
-    if not isinstance(made, Symbol) or len(made) != 1:
-        raise InputError(f"{name} returns {type(made).__name__}", where="loss", hint="return one symbol: the loss")
+    if not isinstance(result, Symbol) or len(result) != 1:
+        raise InputError(f"{name} returns {type(result).__name__}", where="loss", hint="return one symbol: the loss")
     known: dict[Entry, str] = {(leaf, 0): v for leaf, v in zip(leaves, values, strict=True)}
-    for maker in makers(made.entries):
+    for maker in makers(result.entries):
         if isinstance(maker, Constant):
             if not maker.weak:
                 known[maker, 0] = g.const(maker.value)
@@ -158,10 +158,10 @@ def _of_symbols(
         given = [known[e] for e in maker.inputs if e is not None and e in known]
         like = next((v for v in given if getattr(g.type_of(v), "dtype", None) is not DType.BOOL), None)
         inputs = ["" if e is None else known[e] if e in known else _number(g, e[0], like) for e in maker.inputs]
-        found = g.op(maker.op, *inputs, domain=maker.domain, outputs=maker.outputs, **maker.attrs)
-        for i, value in enumerate(found if isinstance(found, tuple) else (found,)):
+        outputs = g.op(maker.op, *inputs, domain=maker.domain, outputs=maker.outputs, **maker.attrs)
+        for i, value in enumerate(outputs if isinstance(outputs, tuple) else (outputs,)):
             known[maker, i] = value
-    return known[made.entry]
+    return known[result.entry]
 
 
 def _number(g: TypedBuilder | Eager, maker: Any, like: str | None) -> str:

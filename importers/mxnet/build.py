@@ -182,12 +182,12 @@ class _Builder:
         return element_type(number) if isinstance(number, int) and number >= 0 else DType.FLOAT
 
     def _input_type(self, index: int, node: SymbolNode) -> Tensor:
-        told = literal(node.attrs.get("__shape__", "()"))
+        declared = literal(node.attrs.get("__shape__", "()"))
         dtype = self.dtype_of(node)
         if node.name in self.shapes:
             return Tensor(dtype, tuple(self.shapes[node.name]))
-        if isinstance(told, tuple) and told and all(isinstance(d, int) and d > 0 for d in told):
-            return Tensor(dtype, told)
+        if isinstance(declared, tuple) and declared and all(isinstance(d, int) and d > 0 for d in declared):
+            return Tensor(dtype, declared)
         guess = guessed_type(self.symbol, index, self.values)
         if guess is None:
             raise UnknownSize(
@@ -209,9 +209,9 @@ class _Builder:
         if open_fills and not rule.fills:
             raise UnsupportedModel(f"an operand is a fill of the shape {open_fills[0]}, of which MXNet infers a part")
         self.c.parts = tuple(self._part(p) for p in node.subgraphs)
-        made = rule(self.c, inputs, node.attrs)
+        results = rule(self.c, inputs, node.attrs)
         self.c.stem, self.c.parts = "", ()
-        return made if isinstance(made, tuple) else (made,)
+        return results if isinstance(results, tuple) else (results,)
 
     def _part(self, symbol: SymbolGraph) -> Part:
         """A subgraph, which takes all that it reads as operands, in the order of its variables."""

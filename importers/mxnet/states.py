@@ -36,8 +36,8 @@ class OptimizerStates:
     @property
     def updates(self) -> int:
         """Return the number of updates that were made; 0 where the file does not tell."""
-        told = self.settings.get("num_update", 0)
-        return told if isinstance(told, int) and told >= 0 else 0
+        count = self.settings.get("num_update", 0)
+        return count if isinstance(count, int) and count >= 0 else 0
 
 
 def read_states(source: str | os.PathLike[str] | bytes, budget: Budget | None = None) -> OptimizerStates:
@@ -68,13 +68,13 @@ class _StateReader:
             raise self.wrong(f"it is a {type(states).__name__}, no dict of states")
         if None in states:
             raise self.wrong("a state belongs to no parameter")
-        made = {key: self.state(state, 0) for key, state in states.items()}
+        converted = {key: self.state(state, 0) for key, state in states.items()}
         if optimizer is None:
-            return OptimizerStates(made)
+            return OptimizerStates(converted)
         if not isinstance(optimizer, Named) or not optimizer.kind.startswith("mxnet.optimizer."):
             raise self.wrong("its second part is no optimizer")
         settings = self.plain(optimizer, 0)
-        return OptimizerStates(made, settings.pop("class"), settings)
+        return OptimizerStates(converted, settings.pop("class"), settings)
 
     def wrong(self, what: str) -> ModelError:
         return ModelError(what, where=self.where, hint="give a file of MXNet's save_states")

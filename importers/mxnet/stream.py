@@ -213,11 +213,11 @@ class Machine:
 
 def _quoted(m: Machine) -> str:
     """A text of Python 2 in quotes."""
-    found = QUOTED.fullmatch(m.line())
-    if found is None:
+    match = QUOTED.fullmatch(m.line())
+    if match is None:
         raise m.wrong("a text without quotes")
     try:
-        return codecs.escape_decode(found[2])[0].decode("latin-1")
+        return codecs.escape_decode(match[2])[0].decode("latin-1")
     except ValueError as error:
         raise m.wrong("a text with a wrong escape") from error
 

@@ -43,7 +43,7 @@ def named(ranks: list[int]) -> str:
 
 
 def differences(number: int, calls: Mapping[int, Call]) -> str:
-    """Tell where the ranks' calls of one number are not the same; nothing where they are.
+    """The text of how the ranks' calls of one number differ; empty if they are the same.
 
     >>> same = Call(ALL_REDUCE, "float32", 8)
     >>> differences(3, {0: same, 1: Call(ALL_REDUCE, "float32", 9), 2: same})

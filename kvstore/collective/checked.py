@@ -15,11 +15,11 @@ from .threads import DEADLINE, Ledger, Threads
 
 
 class Checked(Threads):
-    """One rank of a team of threads, which finds what is wrong with its calls, and names it on every rank.
+    """One rank of a team of threads that checks its calls. The first error ends the communicator on every rank.
 
-    Besides what every communicator refuses (another order, size, type or name on one rank, a call that is missing, use
-    after the end), it finds: a call on another stream than the calls before it; an operand that is written while the
-    communicator has it; arrays of two calls under way that share memory; work that nobody has waited for.
+    Besides what every communicator refuses (another order, size, type or name on one rank, a missing call, use after
+    the end), these are errors: a call on another stream than the calls before it; an operand that is written before
+    `wait()`; arrays of two calls under way that share memory; work that nobody has waited for.
     """
 
     kind = "checked"
@@ -91,7 +91,7 @@ class CheckingLedger(Ledger):
 
 
 class _CheckedWork:
-    """A call under way, which somebody has to wait for."""
+    """A call under way: an error if nobody calls `wait`."""
 
     def __init__(self, rank: Checked, call: Call, x: Any, out: Any) -> None:
         self._rank, self.call, self.arrays = rank, call, (x, out)
@@ -99,9 +99,9 @@ class _CheckedWork:
 
     def wait(self) -> Any:
         assert self.inner is not None
-        found = self.inner.wait()
+        result = self.inner.wait()
         self._rank.ended(self)
-        return found
+        return result
 
 
 def _digest(x: Any) -> int:
@@ -109,6 +109,6 @@ def _digest(x: Any) -> int:
 
 
 def checked(size: int, deadline: float = DEADLINE) -> list[Checked]:
-    """Checking communicators of so many threads of this process."""
+    """The checking communicators of `size` threads of this process."""
     ledger = CheckingLedger(size)
     return [Checked(r, ledger, deadline) for r in range(size)]

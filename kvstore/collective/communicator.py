@@ -21,8 +21,8 @@ class Work(Protocol):
     """A call under way. The arrays belong to the communicator until `wait` has returned."""
 
     def wait(self) -> Any:
-        """Return the result, in its array, when it is there. Raises what the call failed with: a DeadlineError or a
-        PeerError names the ranks because of which."""
+        """The result, in its array. Raises the error of the call: a DeadlineError or a PeerError names the ranks that
+        caused it."""
         ...
 
 
@@ -75,13 +75,13 @@ class Communicator(ABC):
         return self._call(Call(ALL_GATHER, dtype, x.size, name=name), x, out, stream)
 
     def broadcast(self, x: Any, root: int = 0, *, name: str = "", stream: Any = None) -> Work:
-        """Replace `x` by that of rank `root`."""
+        """Replace `x` by the `x` of rank `root`."""
         self._rank(root, BROADCAST)
         dtype = self._checked(x, BROADCAST, root != self.rank)
         return self._call(Call(BROADCAST, dtype, x.size, root, name), x, x, stream)
 
     def send(self, x: Any, to: int, *, name: str = "", stream: Any = None) -> Work:
-        """Give `x` to one rank, which receives it. Sends to a rank arrive in their order."""
+        """Send `x` to one rank, which calls `receive`. Sends to a rank arrive in their order."""
         self._other(to, SEND)
         return self._call(Call(SEND, self._checked(x, SEND), x.size, to, name), x, x, stream)
 
@@ -101,8 +101,8 @@ class Communicator(ABC):
         return self
 
     def watched(self, what: str = "a step") -> AbstractContextManager[None]:
-        """A context of work that somebody else waits for, such as a captured step: where it would wait for ever for a
-        rank that has died, it ends with an error."""
+        """A context around a wait outside the communicator, such as that for a captured step: if a rank has died, it
+        ends with an error instead of waiting for ever."""
         return nullcontext()
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
@@ -165,7 +165,7 @@ class Communicator(ABC):
             )
 
     def _checked(self, x: Any, verb: str, writes: bool = False) -> str:
-        """The element type of an array that may be given."""
+        """The name of an array's element type. Raises InputError for an array that calls do not take."""
         if not x.flags.c_contiguous:
             raise InputError(
                 f"{verb} of an array of shape {list(x.shape)} that is not in one piece", where=self.where,
@@ -225,7 +225,7 @@ class Alone(Communicator):
 
 
 class Planned(Communicator):
-    """Rank 0 of so many that are not there: programs are planned for it, and none runs.
+    """Rank 0 of `size` ranks that do not exist: programs are planned for it, and none runs.
 
     >>> Planned(8).size
     8

@@ -16,10 +16,10 @@ from .threads import team
 
 
 def of_devices(devices: Sequence[str]) -> Sequence[Communicator]:
-    """The ranks of this process, one for each device. Of GPUs they are NCCL's where CuPy has it, with sums in the order
-    of the ranks, and copies from GPU to GPU else; of processors they share the memory of the host.
+    """The ranks of this process, one for each device. On GPUs they use NCCL where CuPy has it, with sums in the order
+    of the ranks, and copies from GPU to GPU otherwise; on CPUs they share the memory of the host.
 
-    Raises what NCCL cannot begin with, and MissingPackage for a GPU that is not there.
+    Raises the error that NCCL begins with, and MissingPackage for a GPU that is not there.
     """
     deadline = longest_wait()
     ranks = team(len(devices), deadline)

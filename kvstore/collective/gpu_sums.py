@@ -14,8 +14,8 @@ from ...runtime.backends.cuda.text import THREADS, element, launch, reads, write
 
 
 def add_up(parts: Any, out: int, ranks: int, device: int) -> None:
-    """Order the sum of the parts of so many ranks, which lie behind each other, on the current stream of the current
-    device; it is written to the address `out`, which is none of theirs."""
+    """Launch the sum of the parts of `ranks` ranks, which lie behind each other in the flat array `parts`, on the
+    current stream of the current device. It is written to the address `out`, outside of `parts`."""
     count = parts.size // ranks
     kernel = driver.LOADED.function(summing(str(parts.dtype), ranks), device, _sm(device))
     operands = np.uint64(parts.data.ptr), np.uint64(out), np.int64(count)
@@ -24,7 +24,7 @@ def add_up(parts: Any, out: int, ranks: int, device: int) -> None:
 
 @cache
 def summing(dtype: str, ranks: int) -> Source:
-    """The kernel that adds up the parts of so many ranks, in their order; those of 16 bits in float32, rounded once."""
+    """The kernel that adds the parts of `ranks` ranks in their order; floats of 16 bits in float32, rounded once."""
     e = element(DType.of(np.dtype(DType.BFLOAT16.numpy if dtype == "bfloat16" else dtype)))
     assert e is not None
     first, *others = (f"({e.sums}){e.read(f'x[i + {q} * count]')}" for q in range(ranks))

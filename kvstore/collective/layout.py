@@ -18,8 +18,8 @@ class SlowLayout(UserWarning):
 
 
 def warn_of_layout(ranks: Communicator, gpu: int) -> None:
-    """Have rank 0 warn of what slows a ring over the GPUs of a host's ranks, as far as NVML tells. Every rank calls it
-    with the number of its own."""
+    """Have rank 0 warn (SlowLayout) of slow paths in a ring over the GPUs of a host's ranks, as NVML knows them. Every
+    rank calls it with the number of its own GPU."""
     gpus = np.zeros(ranks.size, np.int64)
     ranks.all_gather(np.array([gpu]), gpus, name="the GPUs of the ranks").wait()
     if ranks.rank or ranks.size == 1:
@@ -28,5 +28,5 @@ def warn_of_layout(ranks: Communicator, gpu: int) -> None:
         topology = topology_here(count())
     except MissingPackage:  # paths are a matter of speed alone
         return
-    for found in findings(topology, sorted({*gpus.tolist()})):
-        warnings.warn(str(found), SlowLayout, stacklevel=2)
+    for finding in findings(topology, sorted({*gpus.tolist()})):
+        warnings.warn(str(finding), SlowLayout, stacklevel=2)

@@ -52,9 +52,9 @@ def nccl() -> Any:
 
 
 class Nccl(Communicator):
-    """One rank, on one GPU. `beside` is a communicator of the same ranks on their hosts: the number that NCCL needs
-    comes over it, barriers are there, and who has died is known there. With `deterministic` sums are taken in the order
-    of the ranks, by sends and additions, which moves no more bytes and keeps a copy of each operand on the GPU.
+    """One rank, on one GPU. `beside` is a communicator of the same ranks over memory of the host: it carries NCCL's
+    unique identifier and the barriers, and knows which ranks have died. With `deterministic` sums are taken in the
+    order of the ranks, by sends and additions, which moves no more bytes and keeps a copy of each operand on the GPU.
     """
 
     kind = "nccl"
@@ -70,8 +70,8 @@ class Nccl(Communicator):
         self._parts: dict[tuple[int, str], Any] = {}
         number = np.zeros(UNIQUE_ID, np.uint8)
         if self.rank == 0:
-            told = bytes(b & 0xFF for b in library.get_unique_id())  # bytes, or numbers with a sign in older versions
-            number[: len(told)] = np.frombuffer(told, np.uint8)
+            unique_id = bytes(b & 0xFF for b in library.get_unique_id())  # older versions give numbers with a sign
+            number[: len(unique_id)] = np.frombuffer(unique_id, np.uint8)
         beside.broadcast(number, name="the number of a communicator").wait()
         self._comm: Any = None
         failure: list[BaseException] = []
@@ -95,10 +95,10 @@ class Nccl(Communicator):
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
         with self._cp.cuda.Device(self.device):
-            made = self._cp.empty(shape, dtype)
-            made.data.memset_async(0, made.nbytes)
+            array = self._cp.empty(shape, dtype)
+            array.data.memset_async(0, array.nbytes)
             self._cp.cuda.get_current_stream().synchronize()  # other streams do not wait for this one
-        return made
+        return array
 
     def barrier(self, name: str = "") -> None:
         """Return when every rank has called it, and what it ordered before is done."""
@@ -154,7 +154,7 @@ class Nccl(Communicator):
             comm.recv(to, count, kind, call.root, stream)
 
     def _in_order(self, call: Call, source: int, to: int, itemsize: int, stream: int) -> None:
-        """Add up one part in the order of the ranks, and for an all_reduce give it to all."""
+        """Add up this rank's part in the order of the ranks, and for an all_reduce send it to all ranks."""
         parts, kind, ranks = shares(call.count, self.size), TYPES[call.dtype], range(self.size)
         sizes = [part.stop - part.start for part in parts]
         mine, key = sizes[self.rank], (call.count, call.dtype)
@@ -240,8 +240,8 @@ class Nccl(Communicator):
         error: MezzoError | None = None
         try:
             self._comm.check_async_error()
-        except Exception as told:
-            error = PeerError(f"NCCL failed in {what}: {told}{self._lost()}", where=self.where,
+        except Exception as failure:
+            error = PeerError(f"NCCL failed in {what}: {failure}{self._lost()}", where=self.where,
                               hint="NCCL_DEBUG=INFO tells more")  # fmt: skip
         beside = self._beside
         if error is None and (beside.failure is not None or self._lost()):
@@ -277,7 +277,8 @@ class NcclWork:
         self._done = None if capturing else stream.record(communicator._cp.cuda.Event(disable_timing=True))
 
     def wait(self) -> Any:
-        """Wait until the work is done; of a call that was captured, that is whoever launches the graph's affair."""
+        """Wait until the work is done, and return the result. A captured call is not waited for: whoever launches its
+        graph does that."""
         if self._done is not None:
             self._communicator.wait_for(partial(getattr, self._done, "done"), str(self._call))
         return self._out

@@ -19,7 +19,7 @@ _beside: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many commu
 
 
 def _hosts(store: KVStore, number: int, host: str) -> list[int]:
-    """A number for the host of each worker. Raises InputError where the store does not sum."""
+    """A number for the host of each worker, the same for workers of one host. InputError if the store does not sum."""
     if store.steps or set(store.consistency) != {"sequential"}:
         why = "has an optimizer" if store.steps else "does not sum over workers"
         raise InputError(f"the store {why}", where="communicator", hint="make the Trainer first, with dist_sync")
@@ -31,9 +31,9 @@ def _hosts(store: KVStore, number: int, host: str) -> list[int]:
 
 def beside(store: KVStore, deadline: float | None = None) -> Communicator:
     """A communicator of the workers of a store, over the memory that they share. Every worker calls this, equally
-    often, and closes it. `deadline` is the job's by default.
+    often, and closes it. `deadline` is in seconds, by default the job's.
 
-    Raises InputError where they are on several hosts, DeadlineError that names who has not come.
+    Raises InputError if they are on several hosts, and DeadlineError, which names the workers that have not called it.
     """
     if store.num_workers == 1:
         return Alone()

@@ -94,12 +94,12 @@ class PeerLedger(Ledger):
         return cupy().cuda.Device(self.devices[rank])
 
     def zeros(self, rank: int, shape: int | tuple[int, ...], dtype: Any) -> Any:
-        """An array of a rank's GPU."""
+        """An array of zeros on a rank's GPU."""
         with self.at(rank):
-            made = cupy().empty(shape, dtype)
-            made.data.memset_async(0, made.nbytes)
+            array = cupy().empty(shape, dtype)
+            array.data.memset_async(0, array.nbytes)
             cupy().cuda.get_current_stream().synchronize()  # other streams do not wait for this one
-        return made
+        return array
 
     def _do(self, number: int, call: Call, arrays: Mapping[int, tuple[Any, Any]]) -> None:
         if not call.count:
@@ -141,7 +141,7 @@ class PeerLedger(Ledger):
                         stream.wait_event(event)
 
     def _copy(self, to: int, out: Any, at: int, source: int, x: Any, part: slice) -> None:
-        """Write a part of another rank's array into one of rank `to`, from element `at` on."""
+        """Write elements `part` of array `x` of rank `source` into `out` of rank `to`, from element `at` on."""
         size = np.dtype(x.dtype).itemsize
         nbytes = (part.stop - part.start) * size
         if not nbytes:
@@ -155,7 +155,7 @@ class PeerLedger(Ledger):
                 runtime.memcpyPeerAsync(ends[0], devices[to], ends[1], devices[source], nbytes, stream)
 
     def _add_up(self, rank: int, part: slice, xs: Sequence[Any], out: Any, at: int) -> None:
-        """Write the sum of one part of all ranks' arrays into one of this rank, from element `at` on."""
+        """Write the sum of elements `part` of all ranks' arrays into `out` of rank `rank`, from element `at` on."""
         count, dtype = part.stop - part.start, np.dtype(xs[rank].dtype)
         if not count:
             return
@@ -186,6 +186,6 @@ class PeerLedger(Ledger):
 
 
 def peers(devices: Sequence[int], deadline: float = DEADLINE) -> list[Peers]:
-    """The communicators of so many ranks of this process, with these GPUs."""
+    """The communicators of one rank for each of these GPUs, all in this process."""
     ledger = PeerLedger(devices)
     return [Peers(beside, ledger, deadline) for beside in team(len(devices), deadline)]

@@ -61,8 +61,8 @@ class Shared(Communicator):
         self._others = tuple(r for r in range(size) if r != self.rank)
         self._places, self._own, self._foreign = SharedPlaces(), dict[int, Segment](), dict[tuple[int, int], Segment]()
         self._segments = 0
-        self._said: dict[int, dict[int, dict[str, Any]]] = {}  # by number and rank: calls
-        self._sent: dict[int, deque[dict[str, Any]]] = defaultdict(deque)  # by rank: what it has sent to this one
+        self._calls: dict[int, dict[int, dict[str, Any]]] = {}  # messages of kind "call", by number and rank
+        self._sent: dict[int, deque[dict[str, Any]]] = defaultdict(deque)  # messages of kind "sent", by rank
         self._tags: dict[tuple[int, int], set[int]] = defaultdict(set)  # (kind, number) -> ranks
         self._latest: dict[int, str] = {}
         self._gone: dict[int, str] = {}
@@ -81,8 +81,8 @@ class Shared(Communicator):
         return segment.array(0, sizes, element)
 
     def abort(self, reason: str) -> None:
-        told = f"rank {self.rank} has ended it: {reason}"
-        self._end(PeerError(told, where=self.where), told)
+        why = f"rank {self.rank} has ended it: {reason}"
+        self._end(PeerError(why, where=self.where), why)
 
     def close(self) -> None:
         if self.closed:
@@ -99,7 +99,7 @@ class Shared(Communicator):
 
     @property
     def lost(self) -> str:
-        """The ranks that have died, as far as is known, with what is said of them; nothing if all live."""
+        """A text that names the ranks known to have died; empty if all live."""
         dead = [r for r, why in self._gone.items() if why != "left"]
         return f"{named(dead)} has died" if dead else ""
 
@@ -124,15 +124,15 @@ class Shared(Communicator):
                 self._end(error, error.message)
                 work.error = self.failure
             except Exception as error:  # whatever it was, the others are told
-                told = f"{type(error).__name__}: {error}"
-                self._end(ExecutionError(told, where=self.where), f"rank {self.rank} has ended it: {told}")
+                why = f"{type(error).__name__}: {error}"
+                self._end(ExecutionError(why, where=self.where), f"rank {self.rank} has ended it: {why}")
                 work.error = self.failure
             work.x = work.x[:0] if work.x.ndim else work.x
             work.over.set()
         self._fail_all()
 
     def _next(self) -> SharedWork | None:
-        """The next call; until there is one, the others are heard, so that it is known who has died."""
+        """The next call, None at the end. Messages of the others are read meanwhile: they tell of deaths."""
         while True:
             try:
                 return self._queue.get_nowait()
@@ -147,7 +147,7 @@ class Shared(Communicator):
                 work.over.set()
 
     def _end(self, error: MezzoError, reason: str) -> None:
-        """The communicator cannot go on: the first error stays, and all others hear of it."""
+        """End the communicator on all ranks with an error; the first one stays."""
         if self.failure is not None:
             return
         self.failure = error
@@ -170,20 +170,20 @@ class Shared(Communicator):
         flat, out = work.x.reshape(-1), work.out.reshape(-1)
         small = flat.nbytes <= SMALL
         reads = call.verb != BARRIER and (call.verb != BROADCAST or call.root == self.rank)
-        said: dict[str, Any] = {"is": "call", "n": number, "call": _plain(call)}
+        message: dict[str, Any] = {"is": "call", "n": number, "call": _plain(call)}
         operand = flat
         if reads and small:
-            said["data"] = flat.tobytes()
+            message["data"] = flat.tobytes()
         elif reads:
-            said["at"], operand = self._placed(flat)
-        self._say(self._others, said)
-        calls = self._said.setdefault(number, {})
-        calls[self.rank] = said
+            message["at"], operand = self._placed(flat)
+        self._say(self._others, message)
+        calls = self._calls.setdefault(number, {})
+        calls[self.rank] = message
         self._until(lambda: [r for r in self._others if r not in calls], work)
-        if told := differences(number, {r: Call(*c["call"]) for r, c in calls.items()}):
-            raise InputError(f"the ranks do not call the same: {told}", where=self.where,
+        if difference := differences(number, {r: Call(*c["call"]) for r, c in calls.items()}):
+            raise InputError(f"the ranks do not call the same: {difference}", where=self.where,
                              hint="every rank makes the same calls in the same order")  # fmt: skip
-        del self._said[number]
+        del self._calls[number]
         if call.verb == BARRIER:
             return
         if small:
@@ -197,12 +197,12 @@ class Shared(Communicator):
         self._together(TAKEN, work)
 
     def _combine(self, call: Call, operands: Sequence[Array | None], out: Array) -> None:
-        """This rank's result, from what all have given."""
+        """Write this rank's result into `out`, from the operands of all ranks (None where a rank has none)."""
         if call.verb == BROADCAST:
             if call.root != self.rank:
-                given = operands[call.root]
-                assert given is not None
-                out[...] = given
+                operand = operands[call.root]
+                assert operand is not None
+                out[...] = operand
             return
         parts = [x for x in operands if x is not None]
         if call.verb == ALL_GATHER:
@@ -226,7 +226,7 @@ class Shared(Communicator):
                 target[...] = source
 
     def _together(self, kind: int, work: SharedWork) -> None:
-        """Say that this rank has come so far, and wait for the others."""
+        """Tell the others a tag, ADDED or TAKEN, and wait until all have told it."""
         with self._lock:
             self._mesh.tell(self._others, kind, work.number)
         done = self._tags[kind, work.number]
@@ -234,11 +234,11 @@ class Shared(Communicator):
         del self._tags[kind, work.number]
 
     def _send(self, work: SharedWork) -> None:
-        """The operand is copied: the receiver takes it when it comes to it."""
+        """Copy the operand into a message or shared memory, and return without waiting for the receiver."""
         flat, to = work.x.reshape(-1), work.call.root
-        said: dict[str, Any] = {"is": "sent", "call": _plain(work.call)}
+        message: dict[str, Any] = {"is": "sent", "call": _plain(work.call)}
         if flat.nbytes <= SMALL:
-            said["data"] = flat.tobytes()
+            message["data"] = flat.tobytes()
         else:
             segment = next((s for s in self._free if s.size >= flat.nbytes), None)
             if segment is None:
@@ -246,30 +246,30 @@ class Shared(Communicator):
             else:
                 self._free.remove(segment)
             segment.array(0, flat.shape, flat.dtype)[...] = flat
-            said["at"], self._lent[segment.number] = [segment.number, 0], segment
-        self._say((to,), said)
+            message["at"], self._lent[segment.number] = [segment.number, 0], segment
+        self._say((to,), message)
         self._handle(0.0)
 
     def _receive(self, work: SharedWork) -> None:
         source, call, out = work.call.root, work.call, work.out.reshape(-1)
         waiting = self._sent[source]
         self._until(lambda: [] if waiting else [source], work)
-        said = waiting.popleft()
-        sent = Call(*said["call"])
+        message = waiting.popleft()
+        sent = Call(*message["call"])
         if (sent.dtype, sent.count, sent.name) != (call.dtype, call.count, call.name):
             raise InputError(f"rank {source} calls {sent}, and rank {self.rank} {call}", where=self.where,
                              hint="give both the same size, type and name")  # fmt: skip
-        given = _data(said, out.dtype) if "data" in said else self._reach(source, said, call, out.dtype)
-        assert given is not None
-        out[...] = given
-        if "at" in said:
+        operand = _data(message, out.dtype) if "data" in message else self._reach(source, message, call, out.dtype)
+        assert operand is not None
+        out[...] = operand
+        if "at" in message:
             with self._lock:
-                self._mesh.tell((source,), RETURNED, said["at"][0])
+                self._mesh.tell((source,), RETURNED, message["at"][0])
 
     # -- memory
 
     def _share(self, nbytes: int) -> Segment:
-        """New memory, which all ranks map."""
+        """A new segment of shared memory, which all ranks map."""
         fd = create(nbytes, self.where)
         try:
             with self._lock:
@@ -282,7 +282,8 @@ class Shared(Communicator):
         return segment
 
     def _placed(self, flat: Array) -> tuple[list[int], Array]:
-        """The place of an operand that the others read: its own, or that of a copy."""
+        """The place of an operand ([segment, offset in bytes]) that the others read, and the array there: the operand
+        itself where it lies in shared memory, else a copy."""
         place = self._places.find(flat)
         if place is not None:
             return list(place), flat
@@ -292,11 +293,11 @@ class Shared(Communicator):
         copy[...] = flat
         return [self._staging.number, 0], copy
 
-    def _reach(self, rank: int, said: dict[str, Any], call: Call, dtype: np.dtype[Any]) -> Array | None:
-        """The operand of another rank."""
-        if "at" not in said:
+    def _reach(self, rank: int, message: dict[str, Any], call: Call, dtype: np.dtype[Any]) -> Array | None:
+        """A view of another rank's operand in shared memory; None if its message names no place."""
+        if "at" not in message:
             return None
-        number, offset = said["at"]
+        number, offset = message["at"]
         return self._foreign[rank, number].array(offset, (call.count,), dtype)
 
     # -- the others
@@ -306,7 +307,7 @@ class Shared(Communicator):
             self._mesh.note(to, body)
 
     def _until(self, absent: Callable[[], list[int]], work: SharedWork, what: str = "call ") -> None:
-        """Hear the others until nobody is absent. Raises PeerError or DeadlineError, which name who is."""
+        """Read messages until no rank is absent. Raises PeerError or DeadlineError, which name the absent ranks."""
         end = time.monotonic() + self.deadline
         while missing := absent():
             if self.failure is not None:
@@ -342,7 +343,7 @@ class Shared(Communicator):
     def _hear(self, rank: int, body: Any, fd: int) -> None:
         match body["is"]:
             case "call":
-                self._said.setdefault(body["n"], {})[rank] = body
+                self._calls.setdefault(body["n"], {})[rank] = body
                 self._latest[rank] = f"{Call(*body['call'])}, its call {body['n']}"
             case "sent":
                 self._sent[rank].append(body)
@@ -364,6 +365,6 @@ def _plain(call: Call) -> list[Any]:
     return [call.verb, call.dtype, call.count, call.root, call.name]
 
 
-def _data(said: dict[str, Any], dtype: np.dtype[Any]) -> Array | None:
-    """The operand that travelled with a call."""
-    return np.frombuffer(said["data"], dtype) if "data" in said else None
+def _data(message: dict[str, Any], dtype: np.dtype[Any]) -> Array | None:
+    """The operand that a message holds, a flat array; None if it holds none."""
+    return np.frombuffer(message["data"], dtype) if "data" in message else None

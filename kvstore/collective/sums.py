@@ -35,7 +35,7 @@ def sum_in_order(operands: Sequence[Array], out: Array) -> None:
 
 
 def shares(count: int, ranks: int) -> list[slice]:
-    """The parts of so many elements that each rank adds up, as equal as may be.
+    """The slice of `count` elements that each rank adds up, as equal as can be.
 
     >>> shares(5, 2)
     [slice(0, 3, None), slice(3, 5, None)]

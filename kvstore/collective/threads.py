@@ -20,7 +20,7 @@ DEADLINE = 120.0
 
 @dataclass(slots=True)
 class _Round:
-    """The calls of one number: of each rank what it called, and with which arrays."""
+    """The calls of one number, by rank, and their operands and results."""
 
     calls: dict[int, Call] = field(default_factory=dict[int, Call])
     arrays: dict[int, tuple[Any, Any]] = field(default_factory=dict[int, tuple[Any, Any]])
@@ -40,7 +40,7 @@ class Ledger:
         self._sent: dict[tuple[int, int], deque[tuple[Call, Any]]] = {}
 
     def enter(self, number: int, rank: int, call: Call, x: Any, out: Any) -> None:
-        """A rank has made its call of this number; where all have, it is done."""
+        """Record a rank's call of this number; the last rank's call does the operation."""
         with self.changed:
             self.latest[rank] = f"{call}, its call {number}"
             if call.verb == SEND:
@@ -53,8 +53,8 @@ class Ledger:
             turn.calls[rank], turn.arrays[rank] = call, (x, out)
             if len(turn.calls) < self.size:
                 return
-            if told := differences(number, turn.calls):
-                self.fail(InputError(f"the ranks do not call the same: {told}", where="communicator",
+            if difference := differences(number, turn.calls):
+                self.fail(InputError(f"the ranks do not call the same: {difference}", where="communicator",
                                      hint="every rank makes the same calls in the same order"))  # fmt: skip
             else:
                 del self._rounds[number]
@@ -63,7 +63,7 @@ class Ledger:
                 self.changed.notify_all()
 
     def fail(self, error: MezzoError) -> None:
-        """The communicator has ended: the first error stays."""
+        """End the communicator with an error; the first one stays."""
         with self.changed:
             self.failure = self.failure or error
             self.changed.notify_all()
@@ -77,7 +77,8 @@ class Ledger:
         return [] if turn is None else [r for r in range(self.size) if r not in turn.calls]
 
     def received(self, source: int, rank: int, call: Call, out: Any) -> bool:
-        """Take what one rank has sent to another, if it has."""
+        """Write what `source` has sent to `rank` into `out`. False if nothing has been sent; a call that does not match
+        ends the communicator."""
         waiting = self._sent.get((source, rank))
         if not waiting:
             return False
@@ -216,7 +217,7 @@ class _ThreadWork:
 
 
 def team(size: int, deadline: float = DEADLINE) -> list[Threads]:
-    """The communicators of so many ranks of this process, each for a thread."""
+    """The communicators of `size` ranks of this process, one for each thread."""
     if size < 1:
         raise ExecutionError(f"a team of {size}", where="communicator")
     ledger = Ledger(size)

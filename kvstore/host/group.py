@@ -192,8 +192,8 @@ class Group(Waiting):
 
     def _declared(self, value: HostValue, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
-        reason = "" if error is None else error.message
-        self.mesh.note(self.mesh.members, {"is": "ready", "name": value.name, "reason": reason})
+        why, hint = ("", "") if error is None else (reason(error), error.hint)
+        self.mesh.note(self.mesh.members, {"is": "ready", "name": value.name, "reason": why, "hint": hint})
         value.ready, value.error = error is None, error
 
     def _lifted(self, value: HostValue, pushed: bool, error: MezzoError | None) -> None:
@@ -494,7 +494,7 @@ class Group(Waiting):
         elif what == "ready":
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]
-            value.error = PeerError(said["reason"]) if said["reason"] else value.error
+            value.error = PeerError(said["reason"], hint=said["hint"]) if said["reason"] else value.error
         elif what == "readable?":
             self.mesh.note((member,), answer(said, self.mesh.pid(member)))
         elif what == "readable":

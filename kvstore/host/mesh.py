@@ -7,6 +7,7 @@ it, and sometimes a descriptor. A closed socket means that the process at its ot
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import time
@@ -76,6 +77,14 @@ class Mesh:
     def members(self) -> tuple[int, ...]:
         """The others that are there."""
         return tuple(self._peers)
+
+    @property
+    def alone(self) -> bool:
+        """True if all others have ended, whatever they have sent before; nothing is received."""
+        sockets = select.poll()
+        for peer in self._peers.values():
+            sockets.register(peer.sock, 0)  # the kernel tells of the other end in any case
+        return len(sockets.poll(0)) == len(self._peers)
 
     def pid(self, member: int) -> int:
         """The number of a member's process as the kernel tells it; 0 where it has none in this namespace."""

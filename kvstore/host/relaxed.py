@@ -44,6 +44,7 @@ class SharedValue(HostValue):
     """A value that all members change; behind it and the clocks, which are numbers of pushes, is that of the steps."""
 
     steps: Array
+    read = 0  # steps of the value when this member read it last
 
     def share(self, array: Array, members: int) -> None:
         self.alone = False
@@ -59,6 +60,8 @@ class RelaxedOperation(ValueOperation):
 
     def deliver(self) -> None:
         super().deliver()
+        assert isinstance(self.value, SharedValue)
+        self.value.read = int(self.value.steps[0])
         if self.outs:
             self.answer = self.outs[0]
             return
@@ -163,14 +166,16 @@ class RelaxedGroup(Group):
         given = values[0] if len(values) == 1 else sum(values[1:], values[0])
         flat = np.ascontiguousarray(given).reshape(-1)
         with self._locked(value, fcntl.LOCK_EX):
+            steps = int(value.steps[0])
+            stale = steps - value.read if self.consistency.by_staleness else 0
             if self.rule is None:
                 np.add(value.flat, flat, out=value.flat)
             elif ids is not None:
                 tables = {"": value.flat, **value.states}
-                self.rule.step_rows(value.name, int(value.steps[0]), tables, (ids, given)).write(tables)
+                self.rule.step_rows(value.name, steps, tables, (ids, given), staleness=stale).write(tables)
                 value.steps[0] += 1
             else:
-                self.rule.step(value.name, int(value.steps[0]), value.flat, flat, value.states)
+                self.rule.step(value.name, steps, value.flat, flat, value.states, staleness=stale)
                 value.steps[0] += 1
             value.clocks[self.me] += 1
         self.moved += 3 * flat.nbytes
@@ -253,6 +258,9 @@ class RelaxedGroup(Group):
             for value in self._values.values() if self.me == 0 else ():
                 self._give_states(value, rule, saved)
         self.together("states", None)
+        for value in self._values.values():
+            assert isinstance(value, SharedValue)
+            value.read = int(value.steps[0])
         self.rule = rule
 
     def gather(self, rule: UpdateRule) -> Saved:
@@ -285,6 +293,8 @@ class RelaxedStore(HostStore):
         return self.group.start(self.operation(self.group, value, (gradient,), (), False, 0, ids))
 
     def _take(self, rule: UpdateRule, saved: Saved | None = None) -> None:
+        by_staleness = self.group.consistency.by_staleness
+        rule.check_rate(by_staleness, f"set_optimizer in {self.kind}, rank {self.rank}")
         self.group.take_rule(rule, saved)
 
     def _gather(self, rule: UpdateRule) -> Saved:

@@ -17,7 +17,8 @@ from typing import Any
 
 from ...ops.errors import DeadlineError, ExecutionError, InputError, MezzoError, PeerError
 from ...runtime.engine import engine
-from ..environment import BEHIND_SPEAKERS, TICK, beyond
+from ..environment import TICK
+from ..protocol.waits import BEHIND_SPEAKERS, beyond
 from .mesh import FIRST, Mesh, Tag
 from .upper_tier import UpperTier
 from .values import HostValue, ValueOperation
@@ -30,8 +31,11 @@ LOOK = 0.1  # seconds between its looks at the deadlines of operations
 
 
 def reason(error: BaseException) -> str:
-    """The message about an error of this worker as others are told it, without the hint, which is for this one."""
-    return error.message if isinstance(error, MezzoError) else f"{type(error).__name__}: {error}"
+    """The message about an error of this worker as others are told it, without the hint, which is for this one. The key
+    that a server refuses is named."""
+    if not isinstance(error, MezzoError):
+        return f"{type(error).__name__}: {error}"
+    return f"{error.where}: {error.message}" if error.where.startswith("key ") else error.message
 
 
 class Waiting:

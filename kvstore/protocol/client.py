@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, WireError
 from .keys import SPLIT, Shard, place
 from .messages import FRAME, LENT, SEE, Done, Failed, Init, Message, Pull, Push, Refused, Value
+from .under_way import AskedKey, Contact, KeyPart, Requested
 
 # ---------------------------------------------------------------------------------------------------- what happened
 
@@ -180,71 +180,6 @@ Instruction = Tell | Transmit | Receive | Finish | Answered | Fail
 MERCY = 0.3  # seconds for which a server that others keep may take longer to name them
 
 
-@dataclass(slots=True)
-class _Part:
-    """The part of a key that one server holds, and the progress of the current operation there."""
-
-    name: str
-    server: int
-    shard: Shard
-    number: int = 0  # the server's, once it has answered Init
-    step: int = 0  # pushes to it, the present one included
-    push: bool = False
-    value: bool = False
-    priority: int = 0
-    order: int = 0
-    sent: int = -1  # bytes that have gone or go; -1: not even the first frame, which may be empty
-    got: int = 0  # bytes of the value
-    answered: bool = True
-    held: bool = False  # by others, as the server says
-    nbytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.nbytes = self.shard.nbytes
-
-    @property
-    def ended(self) -> bool:
-        return self.answered and not (self.push and self.sent < self.nbytes)
-
-
-@dataclass(slots=True)
-class _Key:
-    """One key: its parts by server, and operations in the order of their calls; the first is in flight."""
-
-    declare: Declare
-    parts: dict[int, _Part]
-    operations: deque[Declare | Start]
-    steps: int = 0
-    error: MezzoError | None = None
-    stirred: bool = True  # since the last tick
-    since: float | None = None
-
-
-@dataclass(slots=True)
-class _Request:
-    number: int
-    message: Message
-    answers: dict[int, Message] = field(default_factory=dict[int, Message])
-    error: MezzoError | None = None
-
-
-@dataclass(slots=True)
-class _Server:
-    """One server: the answers it owes, in order, and the messages to send to it."""
-
-    number: int
-    frame: int  # bytes
-    connected: bool = False
-    incarnation: int | None = None
-    lost: str = ""
-    since: float | None = None
-    sending: tuple[_Part, int] | None = None  # whose payload is on its way, and its end
-    receiving: _Part | None = None
-    asked: deque[_Part | _Request] = field(default_factory=deque["_Part | _Request"])
-    ready: list[tuple[int, int, _Part]] = field(default_factory=list[tuple[int, int, _Part]])  # a heap
-    parts: dict[int, _Part] = field(default_factory=dict[int, _Part])  # by the server's number
-
-
 class Client:
     """The machine of one (rank, lane). `first`: whether this rank gives initial values (by default rank 0 does).
 
@@ -280,9 +215,9 @@ class Client:
         self._rank = rank
         self._first = rank == 0 if first is None else first
         self._deadline, self._grace, self._split = deadline, grace, split
-        self._servers = [_Server(number, frame) for number in range(servers)]
-        self._keys: dict[str, _Key] = {}
-        self._requests: dict[int, _Request] = {}
+        self._servers = [Contact(number, frame) for number in range(servers)]
+        self._keys: dict[str, AskedKey] = {}
+        self._requests: dict[int, Requested] = {}
         self._order = 0
         self._failure: MezzoError | None = None
         self._handlers: dict[type, Callable[[Any], Iterable[Instruction]]] = {
@@ -322,6 +257,12 @@ class Client:
         """Return, by server, its number of a declared key, and the part of it that the server holds."""
         return {server: (part.number, part.shard) for server, part in self._keys[name].parts.items()}
 
+    @property
+    def sending(self) -> bool:
+        """True while bytes of a push have not left, or a server is away that is to be told of one again."""
+        away = (part for server in self._servers if not server.connected for part in server.parts.values())
+        return any(s.sending or s.ready for s in self._servers) or not all(part.answered for part in away)
+
     def name(self, server: int, number: int) -> str | None:
         """Return the key that has this number on a server, if it was declared here."""
         part = self._servers[server].parts.get(number)
@@ -339,8 +280,8 @@ class Client:
             placed = place(e.name, e.dtype, e.shape, len(self._servers), self._split)
         except MezzoError as error:
             return [Finish(e.name, 0, error)]
-        parts = {server: _Part(e.name, server, shard, answered=False) for server, shard in placed.items()}
-        self._keys[e.name] = _Key(e, parts, deque([e]))
+        parts = {server: KeyPart(e.name, server, shard, answered=False) for server, shard in placed.items()}
+        self._keys[e.name] = AskedKey(e, parts, deque([e]))
         return [told for part in parts.values() for told in self._ask(self._servers[part.server], part)]
 
     def _on_start(self, e: Start) -> Iterable[Instruction]:
@@ -351,10 +292,10 @@ class Client:
         return self._next(key) if len(key.operations) == 1 else ()
 
     def _on_request(self, e: Request) -> Iterable[Instruction]:
-        self._requests[e.number] = request = _Request(e.number, e.message)
+        self._requests[e.number] = request = Requested(e.number, e.message)
         return [told for server in self._servers for told in self._ask(server, request)]
 
-    def _next(self, key: _Key) -> list[Instruction]:
+    def _next(self, key: AskedKey) -> list[Instruction]:
         """Begin the oldest operation of a key, or end it where the key cannot be used any more."""
         made = list[Instruction]()
         key.stirred = True
@@ -371,13 +312,13 @@ class Client:
             made += self._begin(part, e.push, e.pull or not e.push, e.priority)
         return made
 
-    def _begin(self, part: _Part, push: bool, value: bool, priority: int = 0) -> list[Instruction]:
+    def _begin(self, part: KeyPart, push: bool, value: bool, priority: int = 0) -> list[Instruction]:
         self._order += 1
         part.push, part.value, part.priority, part.order, part.answered = push, value, priority, self._order, False
         server = self._servers[part.server]
         return self._say(server, part) + self._pump(server) if server.connected else []
 
-    def _say(self, server: _Server, part: _Part) -> list[Instruction]:
+    def _say(self, server: Contact, part: KeyPart) -> list[Instruction]:
         """Tell a server of the operation from its beginning; a push waits for its turn."""
         part.sent, part.got, part.held = -1, 0, False
         if not part.push:
@@ -385,7 +326,7 @@ class Client:
         heappush(server.ready, (-part.priority, part.order, part))
         return []
 
-    def _pump(self, server: _Server) -> list[Instruction]:
+    def _pump(self, server: Contact) -> list[Instruction]:
         """Send the next frame, if the one before has left."""
         if server.sending or not server.ready:
             return []
@@ -399,12 +340,12 @@ class Client:
         push = Push(part.number, part.step, self._rank, lo, part.value)
         return [Transmit(server.number, push, part.name, base + lo, base + hi)]
 
-    def _ask(self, server: _Server, what: _Part | _Request) -> list[Instruction]:
+    def _ask(self, server: Contact, what: KeyPart | Requested) -> list[Instruction]:
         server.asked.append(what)
         return [self._tell(server, what)] if server.connected else []
 
-    def _tell(self, server: _Server, what: _Part | _Request) -> Tell:
-        if isinstance(what, _Request):
+    def _tell(self, server: Contact, what: KeyPart | Requested) -> Tell:
+        if isinstance(what, Requested):
             return Tell(server.number, what.message)
         shard = what.shard
         return Tell(server.number, Init(shard.name, shard.dtype, shard.shape, shard.lo, shard.hi, self._rank))
@@ -445,14 +386,14 @@ class Client:
         part, server.receiving = server.receiving, None
         return [*made, *self._received(part)] if part else made
 
-    def _part(self, server: _Server, number: int, step: int) -> _Part:
+    def _part(self, server: Contact, number: int, step: int) -> KeyPart:
         """The part that an answer is for."""
         part = server.parts.get(number)
         if part is None or part.answered or step < part.step:
             raise _unexpected(server, f"an answer to step {step}", part)
         return part
 
-    def _value(self, server: _Server, part: _Part, offset: int, length: int) -> Iterable[Instruction]:
+    def _value(self, server: Contact, part: KeyPart, offset: int, length: int) -> Iterable[Instruction]:
         hi = offset + length
         if not part.value or offset != part.got or hi > part.nbytes or server.receiving:
             raise _unexpected(server, f"bytes {offset} to {hi} of {part.shard.nbytes}", part)
@@ -477,14 +418,14 @@ class Client:
         server.frame = max(server.frame, LENT)
         return ()
 
-    def _received(self, part: _Part) -> Iterable[Instruction]:
+    def _received(self, part: KeyPart) -> Iterable[Instruction]:
         self._keys[part.name].stirred = True
         part.answered = part.got == part.nbytes
         return self._ended(part) if part.ended else ()
 
-    def _answered(self, server: _Server, what: _Part | _Request, message: Message) -> Iterable[Instruction]:
+    def _answered(self, server: Contact, what: KeyPart | Requested, message: Message) -> Iterable[Instruction]:
         """An answer to the oldest Init or Request."""
-        if isinstance(what, _Request):
+        if isinstance(what, Requested):
             if type(message) is not type(what.message):
                 raise _unexpected(server, type(message).__name__)
             what.answers[server.number] = message
@@ -502,14 +443,14 @@ class Client:
         gives = self._first and not what.step
         return self._begin(what, gives, not gives)
 
-    def _collected(self, request: _Request) -> list[Instruction]:
+    def _collected(self, request: Requested) -> list[Instruction]:
         if len(request.answers) < len(self._servers):
             return []
         del self._requests[request.number]
         by_server = tuple(request.answers[number] for number in sorted(request.answers))
         return [Answered(request.number, by_server, request.error)]
 
-    def _refused(self, server: _Server, refused: Refused) -> Iterable[Instruction]:
+    def _refused(self, server: Contact, refused: Refused) -> Iterable[Instruction]:
         where = f"server {server.number}"
         error = PeerError(refused.reason, where=where, hint=refused.hint)
         part = server.parts.get(refused.key)
@@ -517,7 +458,7 @@ class Client:
             if not server.asked:
                 return [self._fail(error)]
             what = server.asked.popleft()
-            if isinstance(what, _Request):
+            if isinstance(what, Requested):
                 what.error, what.answers[server.number] = error, refused
                 return self._collected(what)
             part = what
@@ -530,7 +471,7 @@ class Client:
         heapify(server.ready)
         return self._ended(part)
 
-    def _ended(self, part: _Part) -> list[Instruction]:
+    def _ended(self, part: KeyPart) -> list[Instruction]:
         """End the operation of a key when all servers have answered and have all of it."""
         key = self._keys[part.name]
         key.stirred = True
@@ -573,6 +514,11 @@ class Client:
                 if e.now - server.since >= self._grace:
                     why = f"server {server.number} is lost, and did not come back in {self._grace:g} s: {server.lost}"
                     return [self._fail(PeerError(why, hint=SEE))]
+        for request in self._requests.values():
+            request.since = e.now if request.since is None else request.since
+            if e.now - request.since > self._deadline:
+                late = [server.number for server in self._servers if server.number not in request.answers]
+                return [self._unanswered(late, f"to {type(request.message).__name__}")]
         for name, key in self._keys.items():
             if key.stirred or not key.operations or key.since is None:
                 key.since, key.stirred = e.now if key.operations else None, False
@@ -581,14 +527,15 @@ class Client:
                 late = [part.server for part in parts if not part.held]
                 if not late and e.now - key.since > self._deadline + MERCY:
                     late = [part.server for part in parts]
-                if not late:
-                    continue
-                who = f"server {' and '.join(map(str, late))}"
-                why = f"no answer from {who} for {self._deadline:g} s, in step {key.steps} of key {name!r}"
-                return [self._fail(DeadlineError(why, hint="is it frozen, or busy? A longer wait is deadline="))]
+                if late:
+                    return [self._unanswered(late, f"in step {key.steps} of key {name!r}")]
         return ()
 
+    def _unanswered(self, servers: Iterable[int], what: str) -> Fail:
+        why = f"no answer from server {' and '.join(map(str, servers))} for {self._deadline:g} s, {what}"
+        return self._fail(DeadlineError(why, hint="is it frozen, or busy? A longer wait is deadline="))
 
-def _unexpected(server: _Server, what: str, part: _Part | None = None) -> WireError:
+
+def _unexpected(server: Contact, what: str, part: KeyPart | None = None) -> WireError:
     about = f" of key {part.name!r} (step {part.step})" if part else ""
     return WireError(f"server {server.number} sent {what}{about} that no request waits for")

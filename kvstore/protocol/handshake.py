@@ -26,7 +26,7 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
-MAGIC, VERSION = b"MZHS", 2
+MAGIC, VERSION = b"MZHS", 9  # of all that is said over a connection: what comes behind a handshake, too
 NONCE = 32  # bytes, as many as a proof has
 _LAYOUT = struct.Struct(f"<4sBBBB{NONCE}s")
 SIZE = _LAYOUT.size
@@ -168,7 +168,7 @@ class Handshake:
     def _greeted(self, version: int, side: int, keyed: int, nonce: bytes) -> tuple[Instruction, ...]:
         if version != VERSION:
             hint = "install the same Mezzo on every host of the job"
-            return self._refuse(f"its handshake has version {version}, that of this process {VERSION}", hint)
+            return self._refuse(f"what it speaks has version {version}, that of this process {VERSION}", hint)
         if side != _SIDES.index(self._other) or nonce == self._nonce:
             return self._refuse("it sends back what this process says")
         if keyed != bool(self._key):

@@ -114,7 +114,7 @@ class Keys(Mapping[int, Shard]):
             return known
         if self.nbytes + shard.nbytes > self.most_bytes:
             raise BudgetError(
-                f"{shard} after {self.nbytes} bytes of other keys passes the limit of {self.most_bytes} bytes",
+                f"{shard} after {self.nbytes} bytes of others passes the {self.most_bytes} bytes of MEZZO_KV_MEMORY",
                 where=f"key {init.name!r}",
                 hint="start more servers, or raise MEZZO_KV_MEMORY",
             )

@@ -19,12 +19,12 @@ first) waits for a moment until it is clear who died.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from . import pace
 from .consistency import parse
+from .gathering import by_host, called, disagreement, miscounted, missing
 from .messages import (
     NOBODY,
     Barrier,
@@ -43,6 +43,7 @@ from .messages import (
     Welcome,
     named,
 )
+from .waits import BEHIND_SERVERS, beyond
 
 SHOWN = 64  # members in one answer
 BEAT = 0.4  # seconds between heartbeats of everybody, since each has a deadline of its own
@@ -112,9 +113,11 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job has ended, well or with the first failure; every process has been told."""
+    """The job has ended, well or with the first failure; every process has been told, but for `late` ones that are
+    still on their way, of what was started with something that does not fit."""
 
     failure: Failed | None = None
+    late: int = 0
 
 
 Instruction = MemberTell | Close | Slow | End
@@ -143,10 +146,7 @@ class _Member:
     history: pace.History = field(default_factory=pace.History)
 
     def __str__(self) -> str:
-        if self.hello.role == "agent":
-            return f"the agent of host {self.hello.host!r}"
-        number = f" {self.rank}" if self.rank != NOBODY else ""
-        return f"{self.hello.role}{number} on host {self.hello.host!r}"
+        return called(self.hello.role, self.hello.host, self.rank)
 
 
 class Membership:
@@ -248,9 +248,11 @@ class Membership:
         return self._refuse(peer, f"said {type(message).__name__} to the scheduler")
 
     def _refuse(self, peer: int, reason: str, hint: str = "") -> list[Instruction]:
-        """The request of a member, or a process that is none and is sent away."""
-        away = [] if peer in self._members else [Close(peer)]
-        return [MemberTell(peer, Refused(reason, hint)), *away]
+        """The request of a member, or a process that is none and is sent away, of which those hear who wait for all."""
+        if peer in self._members:
+            return [MemberTell(peer, Refused(reason, hint))]
+        self._strangers, self._stranger = self._strangers + 1, f"a process of the job: {reason}"
+        return [MemberTell(peer, Refused(reason, hint)), Close(peer)]
 
     # --------------------------------------------------------------------------------------------------- gathering
 
@@ -260,6 +262,11 @@ class Membership:
     def _hello(self, peer: int, hello: Hello) -> Iterable[Instruction]:
         if hello.role == "scheduler":
             return self._refuse(peer, "this job has a scheduler already")
+        if problem := miscounted(hello, self._declared["worker"], self._declared["server"]):
+            if self._welcome is not None:  # a stranger, for whom nobody waits
+                return self._refuse(peer, problem.reason, problem.hint)
+            self._members[peer] = _Member(hello)
+            return self._unfit(problem, max(hello.num_workers, self._declared["worker"]), hello.num_servers)
         if hello.role == "agent":
             if hello.gathering != self._gathering:
                 return self._refuse(peer, "the job has gathered again since this agent was started")
@@ -285,8 +292,9 @@ class Membership:
         if len(same) >= most:
             return self._refuse(
                 peer,
-                f"this job has {most} {hello.role}s, and all have come: {_by_host(same)}",
-                f"on host {hello.host!r} is one more: DMLC_NUM_{hello.role.upper()} says how many there are",
+                f"this job has {most} {hello.role}s, and all have come: {by_host(each.hello for each in same)}",
+                f"on host {hello.host!r} is one more: DMLC_NUM_{hello.role.upper()} says how many there are, and a "
+                "process is one of them, with one store",
             )
         if hello.rank != NOBODY and (hello.rank >= most or any(m.hello.rank == hello.rank for m in same)):
             why = f"there are {most}" if hello.rank >= most else "another process has it"
@@ -295,15 +303,19 @@ class Membership:
         workers = [member.hello for _, member in self._role("worker")]
         if hello.role == "worker":
             self._heed(workers)
-        kinds = sorted({w.consistency for w in workers})
-        if len(kinds) > 1:
-            where = "; ".join(f"{kind} on host {_hosts(workers, kind)}" for kind in kinds)
-            return self._fail(Failed((), f"workers disagree about the kind of the store: {where}"))
+        if problem := disagreement(workers):
+            return self._unfit(problem, self._declared["worker"])
         if any(len(self._role(role)) < declared for role, declared in self._declared.items()):
             return ()
         self._away.clear()
         self._complete()
         return [told for each in list(self._members) for told in self._welcomed(each)]
+
+    def _unfit(self, failure: Failed, workers: int, servers: int = 0) -> Iterable[Instruction]:
+        """End a job that does not fit together: all are told, those that are still on their way too."""
+        come = sum(member.hello.role != "agent" for member in self._members.values())
+        *told, _ = self._fail(failure)
+        return [*told, End(failure, max(0, workers + max(servers, self._declared["server"]) - come))]
 
     def _heed(self, workers: list[Hello]) -> None:
         """Wait as long as these workers do, which have `kv.create`, and this process has not: since the first came."""
@@ -365,19 +377,12 @@ class Membership:
 
     def _missing(self) -> Failed:
         """Return the failure message when not all processes have joined in time."""
-        parts, ranks = [], list[int]()
-        for role, most in self._declared.items():
-            here = [member for _, member in self._role(role)]
-            hints = {member.hello.rank for member in here}
-            absent = [] if NOBODY in hints else sorted({*range(most)} - hints)
-            which = [_by_host(here), *([f"not {named(absent)}"] if absent else [])]
-            who = f" ({'; '.join(which)})" if here else ""
-            parts += [f"{len(here)} of {most} {role}s came{who}"] if most else []
-            ranks = absent if role == "worker" else ranks
+        come = {role: [member.hello for _, member in self._role(role)] for role in self._declared}
+        ranks, who = missing(self._declared, come)
         refused = f"; refused connections: {self._strangers}, the last from {self._stranger}" if self._strangers else ""
         again, within = (f"{self._lost}; ", "again within") if self._gathering else ("", "within")
-        why = f"{again}not all have come {within} {self._patience:g} s: {', '.join(parts)}{refused}"
-        return Failed(tuple(ranks), why)
+        why = f"{again}not all have come {within} {self._patience:g} s: {who}{refused}"
+        return Failed(ranks, why)
 
     @property
     def _patience(self) -> float:
@@ -398,8 +403,12 @@ class Membership:
             known.clear()
         self._welcome = self._verdict = self._slow = self._slow_told = None
         self._judged_at = math.inf
+        return [*made, *self._again()]
+
+    def _again(self) -> Iterable[Instruction]:
+        """Hear those again who came before the end of whom they replace was heard of."""
         early, self._early = self._early, {}
-        return [*made, *(told for peer, hello in early.items() for told in self._hello(peer, hello))]
+        return [told for peer, hello in early.items() for told in (() if self._ended else self._hello(peer, hello))]
 
     def _replaceable(self, member: _Member) -> bool:
         """True if the job can gather again without this process: nobody has left, or failed, who is missed then."""
@@ -434,6 +443,7 @@ class Membership:
         if word != barrier.said:
             why = f"{barrier.name}: rank {barrier.rank} gives {barrier.said}, and rank {first} {word}"
             return self._fail(Failed((first, barrier.rank), f"{why}; every worker must give the same"))
+        self._since.setdefault(barrier.name, self._now)
         return self._release()
 
     def _awaited(self, name: str) -> list[int]:
@@ -534,7 +544,7 @@ class Membership:
         if member.failed:
             return ()  # it is judged already
         if self._replaceable(member):
-            return () if self._welcome is None else self._gather_again(member, f"is gone: {reason}")
+            return self._again() if self._welcome is None else self._gather_again(member, f"is gone: {reason}")
         return self._blame(member, f"is gone: {reason}")
 
     def _needs(self, agent: _Member) -> bool:
@@ -568,10 +578,14 @@ class Membership:
             beats += [MemberTell(p, Heartbeat()) for p, member in self._members.items() if member.beats]
         waits = [*([] if self._welcome else [""]), *self._barriers]
         for name in waits:
-            if now - self._since.setdefault(name, now) <= (self._deadline if name else self._patience):
+            end = self._deadline + beyond(self._deadline, BEHIND_SERVERS) if name else self._patience
+            if now - self._since.setdefault(name, now) <= end:
                 continue
             if not name:
                 return self._fail(self._missing())
+            for member in self._members.values():  # who is awaited may wait for it
+                if member.beats and not member.left and now - member.heard > 3 * BEAT:
+                    return self._blame(member, f"is silent for {now - member.heard:.3g} s")
             ranks = self._awaited(name)
             why = f"barrier {name!r} waits for {named(ranks)} since {self._deadline:g} s"
             return self._fail(Failed(tuple(ranks), why))
@@ -581,12 +595,3 @@ class Membership:
 def _failure_of(member: _Member, what: str) -> Failed:
     ranks = (member.rank,) if member.rank != NOBODY else ()
     return Failed(ranks, f"{member} {what}", member.hello.role)
-
-
-def _by_host(members: Iterable[_Member]) -> str:
-    counts = Counter(member.hello.host for member in members)
-    return ", ".join(f"{count} on host {host!r}" for host, count in sorted(counts.items()))
-
-
-def _hosts(workers: Iterable[Hello], kind: str) -> str:
-    return ", ".join(sorted({repr(w.host) for w in workers if w.consistency == kind}))

@@ -43,7 +43,9 @@ def named(ranks: Iterable[int]) -> str:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First message on every connection. To the scheduler: asks for a rank (`rank` is a hint, or NOBODY). To a server:
-    identifies the sender. The `incarnation` grows when a process is restarted in another's place."""
+    identifies the sender. The `incarnation` grows when a process is restarted in another's place.
+
+    The numbers of workers and servers are those that the sender was told of; without workers it was told of none."""
 
     role: Role
     host: str
@@ -54,6 +56,8 @@ class Hello:
     consistency: str = "sequential"  # of level 2, as `consistency.parse` reads it; all workers must agree
     deadline: float = 0.0  # seconds that the sender waits
     gathering: int = 0  # that an agent belongs to (`Gather`)
+    num_workers: int = 0
+    num_servers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +319,7 @@ class Failed:
     ranks: tuple[int, ...]
     reason: str
     role: Role = "worker"
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ class Blocks:
 
     def run(self) -> None:
         """Run all blocks."""
-        self.numbers()
+        call_all(self._once)
         self.each_block()
 
     def numbers(self) -> dict[int, Any]:

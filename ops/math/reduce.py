@@ -110,9 +110,13 @@ def reduction(
 
 def _mean(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
     count = math.prod(x.shape[a] for a in axes)
-    sums = xp.asarray(x.sum(axes, keepdims=keepdims, dtype=x.dtype))
-    with xp.errstate(all="ignore"):
-        return sums / count if sums.dtype.kind in "fc" else xp.sign(sums) * (abs(sums) // max(count, 1))
+    if x.dtype.kind in "fc":
+        with xp.errstate(all="ignore"):
+            return xp.asarray(_sum(xp, x, axes, keepdims)) / count
+    # whole numbers towards 0, of a sum that may not fit where the mean does
+    sums = xp.asarray(x.sum(axes, keepdims=keepdims, dtype=np.uint64 if x.dtype.kind == "u" else np.int64))
+    count = max(count, 1)
+    return sums // count + ((sums < 0) & (sums % count != 0))
 
 
 def _extreme(method: str, lowest: bool) -> Callable[[Any, Array, Axes, bool], Array]:
@@ -133,6 +137,8 @@ BOOL = [Sample([np.array([[True, False], [False, False]]), np.array([1])]), Samp
 
 
 def _sum(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    if not axes:
+        return x  # a sum begins with 0, to which -0 is 0
     return x.sum(axes, keepdims=keepdims, dtype=x.dtype)
 
 

@@ -94,12 +94,14 @@ def windows(
     edge = tuple(int(p) for p in pads) if pads else (0,) * (2 * n)
     if len(edge) != 2 * n:
         raise ShapeError(f"pads {list(edge)} has {len(edge)} entries for {n} spatial axes, which take {2 * n}")
-    return tuple(
-        window(d, k, step[i], spread[i], (edge[i], edge[n + i]), auto_pad, ceil_mode)
-        if isinstance(d, int) and isinstance(k, int)
-        else None
-        for i, (d, k) in enumerate(zip(sizes, kernel, strict=True))
-    )
+    sliding: list[Window | None] = []
+    for i, (d, k) in enumerate(zip(sizes, kernel, strict=True)):
+        ends = edge[i], edge[n + i]
+        if isinstance(d, int) and isinstance(k, int):
+            sliding.append(window(d, k, step[i], spread[i], ends, auto_pad, ceil_mode))
+        else:
+            sliding.append(None)
+    return tuple(sliding)
 
 
 def known(sliding: Sequence[Window | None]) -> tuple[Window, ...]:

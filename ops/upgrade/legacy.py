@@ -32,6 +32,7 @@ OLD_SOFTMAX_SAMPLES = [
     Sample([f32(2, 3, 4)], {"axis": 1}),
     Sample([f32(2, 3, 4)], {"axis": -1}),
     Sample([f32(2, 3, 1, 1)], {"axis": 0}),
+    Sample([f32(4)]),
 ]
 
 

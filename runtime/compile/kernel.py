@@ -25,7 +25,8 @@ class TargetSpec:
     where installed, the arithmetic of float32 products (`strict`, or operands rounded to `bf16` or `tf32`), the
     architecture of a GPU (90 for sm_90; 0 on the CPU), whether seeded operators draw NumPy's numbers, and the handling
     of NaN and infinities. A `watched` run that met one is repeated (see onednn/invalid.py) by an `exact` program; where
-    states are written, so that no run can be repeated, no NaN is lost (`kept`)."""
+    states are written, so that no run can be repeated, no NaN is lost (`kept`). With `one_layout` a weight is read in
+    the layout that serves any number of rows, though single rows may have a faster one: both would be held at once."""
 
     device: str = "cpu"
     threads: int = 1
@@ -34,6 +35,7 @@ class TargetSpec:
     sm: int = 0
     numpy_random: bool = False
     nan: str = "watched"
+    one_layout: bool = False
 
 
 @dataclass(frozen=True, slots=True)

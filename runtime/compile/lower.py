@@ -48,8 +48,8 @@ class Options:
     on lie in buffers named for their keys; `place` tells the device of nodes, values and states by name, where there
     are several (see parts.py); `reorder` lets the planner choose among orders
     of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
-    passes/fusions.py. `precision` is one of PRECISIONS; `threads`, `onednn`, `numpy_random` and `nan` are those of
-    `TargetSpec`.
+    passes/fusions.py. `precision` is one of PRECISIONS; `threads`, `onednn`, `numpy_random`, `nan` and `one_layout` are
+    those of `TargetSpec`.
     """
 
     target: Target
@@ -64,13 +64,14 @@ class Options:
     precision: str = "fp32"
     numpy_random: bool = False
     nan: str = "watched"
+    one_layout: bool = False
     place: Mapping[str, str] | None = None
 
     @property
     def spec(self) -> TargetSpec:
         """Target of these options, for kernels."""
         math, on = MATH.get(self.precision, "strict"), self.target
-        return TargetSpec(on.name, self.threads, self.onednn, math, on.sm, self.numpy_random, self.nan)
+        return TargetSpec(on.name, self.threads, self.onednn, math, on.sm, self.numpy_random, self.nan, self.one_layout)
 
     @property
     def inside(self) -> Options:

@@ -43,6 +43,17 @@ class DevicePart:
     sent: tuple[str, ...]
 
 
+def device_order(device: str) -> tuple[str, int, str]:
+    """The key by which devices are ordered: by kind, and then by number.
+
+    >>> sorted(["gpu:10", "gpu:2", "cpu"], key=device_order)
+    ['cpu', 'gpu:2', 'gpu:10']
+    """
+    kind, _, rest = device.partition(":")
+    number = rest.partition("@")[0]
+    return kind, int(number) if number.isdecimal() else -1, rest
+
+
 def located(steps: Iterable[ProgramStep], place: Mapping[str, str]) -> dict[str, str]:
     """The device of each value that steps make, and of states: as it is placed, or near what it is made of."""
     at = {n: d for n, d in place.items() if d}
@@ -108,7 +119,7 @@ def parted(
         order.setdefault(device, []).append((float(i), replace(step, node=node)))
     whole = graph.but(types=types)
     parts = []
-    for device in sorted(order):
+    for device in sorted(order, key=device_order):
         own = [s for _, s in sorted(order[device], key=lambda pair: pair[0])]
         reads = {n for s in own for n in s.reads()}
         part = whole.but(

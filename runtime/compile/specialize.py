@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...ops import Type
@@ -92,9 +93,10 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
     for file in compiled.files:
         file.check()
     templates, chains = compiled.templates, compiled.chains
+    lowered = partial(executable_of, options=compiled.options, outputs=compiled.outputs, learned=compiled.learned)
     graph = templates.graph(compiled.graph, types)
     if graph is not None:
-        executable = _executable(graph, compiled)
+        executable = lowered(graph)
         if not declined(executable):
             return executable
         templates.drop("a kernel declined what it had taken for other sizes")
@@ -104,13 +106,9 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Executable:
     for file in compiled.files:
         file.give_back()
     known = bool(chains)
-    executable = _executable(fused(typed, options, budget, chains), compiled)
+    executable = lowered(fused(typed, options, budget, chains))
     if known and declined(executable):
         chains.clear()
-        executable = _executable(fused(typed, options, budget, chains), compiled)
+        executable = lowered(fused(typed, options, budget, chains))
     templates.planned(types, executable.graph)
     return executable
-
-
-def _executable(graph: Graph, compiled: Compiled) -> Executable:
-    return executable_of(graph, compiled.options, compiled.outputs, compiled.learned)

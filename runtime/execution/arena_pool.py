@@ -15,7 +15,7 @@ from ..memory.pool import Pool
 from .executor import Executor
 from .guards import Replay
 from .instance import Instance
-from .kept_programs import USUAL_BYTES, KeptPrograms, call_bytes, weakly
+from .kept_programs import KeptPrograms, call_bytes, weakly
 
 
 class Arena:
@@ -152,7 +152,7 @@ class ArenaPool:
 
     def _room_for_programs(self) -> int:
         if self.ceiling is None:
-            return USUAL_BYTES
+            return self._kept.usual_bytes
         return self.ceiling - sum(int(s.memory.nbytes) for s in self._all) - self._pool.held()
 
     def instance(self, executable: Executable) -> Instance | None:

@@ -32,6 +32,8 @@ class CachedSession(Session):
     InputError where the pairs do not fit the model, or a bound is not positive.
     """
 
+    alternates = True  # a prompt, and then one token after the other
+
     def __init__(
         self,
         model: Graph | Opened,

@@ -133,7 +133,7 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
         case Map():
             if not isinstance(value, dict):
                 raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
-            return {key: _as_array(v, type.element, taken)[()] for key, v in value.items()}
+            return _as_map(value, type, taken)
     if value.__class__ is GrowingArray or (value.__class__ is np.ndarray and _as_is(value, type)):
         return value
     if not isinstance(value, np.ndarray):
@@ -152,6 +152,22 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
             return np.char.decode(value, "utf8").astype(object)
         return value.astype(object) if value.dtype.kind in "UT" else _texts(value)
     return native(np.ascontiguousarray(value).reshape(value.shape))
+
+
+def _as_map(value: dict[Any, Any], type: Map, taken: Taken) -> dict[Any, Any]:
+    """A dict whose keys and values are of the types that the model says; single ones are texts, or NumPy's numbers."""
+    kinds: Any = str if type.key is DType.STRING else (int, np.integer)
+    if wrong := [key for key in value if not isinstance(key, kinds)]:
+        raise TypeError(f"its key {wrong[0]!r} is a {wrong[0].__class__.__name__}, and the model looks up {type.key}")
+    element = type.element
+    if not isinstance(element, Tensor) or element.dims or element.dtype is DType.STRING:
+        return {key: _as_array(v, element, taken)[()] for key, v in value.items()}
+    numbers = {}
+    for key, v in value.items():
+        if isinstance(v, (str, bytes)) or np.ndim(v):
+            raise TypeError(f"{v!r} at the key {key!r} is no {element.dtype}")
+        numbers[key] = element.dtype.numpy.type(v)
+    return numbers
 
 
 def _texts(array: Array) -> Array:

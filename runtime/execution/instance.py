@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from itertools import chain
 from math import prod
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -118,6 +119,8 @@ class Instance:
         self.fixed = None if self._moving else self.order.working(self.calls)
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
+    # types of values of a body that is asked for its types and does not run: what bodies inside of it read
+    told: Mapping[str, Type] = MappingProxyType({})
     # what steps share whose buffers stay where they are, while these are prepared
     _shared: dict[Any, Any] | None = None
 
@@ -248,6 +251,8 @@ class Instance:
 
     def _type_now(self, name: str) -> Type:
         """The type of a value that is there; for host objects, which may be empty, the planned one."""
+        if name in self.told:
+            return self.told[name]
         planned = self.program.types.get(name)
         if planned is not None and not isinstance(planned, Tensor):
             return planned
@@ -395,10 +400,14 @@ class BodyRunner:
         known: dict[str, Type] = {n: self._parent._type_now(n) for n in self.program.captures}
         known |= {n: type_of(self._instance.around.weights[n], known=True) for n in self.program.weights}
         known |= zip(self.inputs, types, strict=True)
-        for step, bodies in zip(self.program.steps, self._instance.runners, strict=True):
-            ins = [known[n] if n else None for n in step.node.inputs]
-            results = step.node.record.infer_types(ins, {**step.node.attrs, **bodies}, step.node.wanted)
-            known |= zip(step.node.outputs, results, strict=True)
+        self._instance.told = known
+        try:
+            for step, bodies in zip(self.program.steps, self._instance.runners, strict=True):
+                ins = [known[n] if n else None for n in step.node.inputs]
+                results = step.node.record.infer_types(ins, {**step.node.attrs, **bodies}, step.node.wanted)
+                known |= zip(step.node.outputs, results, strict=True)
+        finally:
+            del self._instance.told
         return tuple(known[n] for n in self.program.results)
 
     def refuse(self, error: MezzoError) -> None:

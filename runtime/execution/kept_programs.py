@@ -16,7 +16,7 @@ from ..compile.executable import Executable
 from ..compile.program import Program
 
 T = TypeVar("T")
-USUAL_BYTES: Final = 256 << 20  # of the programs of a session without a ceiling
+USUAL_BYTES: Final = 256 << 20  # of the programs of a session without a ceiling, beside two layouts of the weights
 # What Python holds of one step of a program, and of its calls in an instance, as measured for transformers.
 STEP_BYTES, CALL_BYTES = 2 << 10, 2 << 10
 SMALL_CONSTANT = 4 << 10
@@ -87,7 +87,7 @@ class KeptPrograms:
         self.most, self.evicted, self.clock = most, 0, 0
         self._primitives, self._ran = primitives, ran
         self._kept: OrderedDict[Executable, _Kept] = OrderedDict()
-        self._steps = 0
+        self._steps = self._weights = 0  # steps of all, and bytes of constants of the one that had most
         self._parts, self._constants = _Shared(alone=False), _Shared(alone=True)
         self._lock = threading.RLock()
 
@@ -97,6 +97,12 @@ class KeptPrograms:
         with self._lock:
             constants = self._constants.nbytes if len(self._kept) > 1 else 0
             return STEP_BYTES * self._steps + self._parts.nbytes + constants
+
+    @property
+    def usual_bytes(self) -> int:
+        """Bytes of programs for which there is room without a ceiling. Two sizes that read all weights in different
+        layouts can take turns: to lay a weight out again for each takes much longer than to run."""
+        return USUAL_BYTES + 2 * self._weights
 
     def __contains__(self, executable: Executable) -> bool:
         return executable in self._kept
@@ -113,6 +119,7 @@ class KeptPrograms:
             self.clock += 1
             self._kept[executable] = kept = _Kept(self.clock, forget, _constants(executable), {})
             self._steps += len(executable.program.all_steps())
+            self._weights = max(self._weights, sum(kept.constants.values()))
             self._constants.change(kept.constants, 1)
             self._weigh(executable, kept)
             return True

@@ -23,7 +23,7 @@ from ..compile.executable import Executable
 from ..compile.kernel import Exchange
 from ..compile.lower import Options
 from ..compile.program import Port, Program
-from ..devices import on_devices
+from ..devices import Placement, on_devices
 from ..environment import flag, processors, seed_of, threads_for, whole
 from ..files import replace_file
 from ..ir.graph import Graph
@@ -79,16 +79,16 @@ def _overwrites(model: Graph | Opened) -> bool:
 class Session:
     """Run one graph, from any number of threads.
 
-    `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
-    arena; the default is the number of processors, or more on the CPU where 16 MiB hold their arenas);
-    `max_memory` how many bytes arenas, values of data-dependent size and planned programs may take together (weights
-    and the caller's inputs and outputs are not counted): programs that were not used for longest are dropped, and a run
-    waits for others to end, or is refused, before that is passed. Without it programs may take 256 MiB. `max_programs`
-    is how many input signatures are kept planned at most, None for as many as there is room for. `fuse` puts one
-    operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads` is how many one
-    step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
+    `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an arena;
+    the default is the number of processors, or more on the CPU where 16 MiB hold their arenas); `max_memory` how many
+    bytes arenas, values of data-dependent size and planned programs may take together (weights and the caller's inputs
+    and outputs are not counted): programs that were not used for longest are dropped, and a run waits for others to
+    end, or is refused, before that is passed. Without it programs may take 256 MiB beside two layouts of the weights.
+    `max_programs` is how many input signatures are kept planned at most, None for as many as there is room for. `fuse`
+    puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads` is how
+    many one step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
     `device` is "cpu", "gpu:0", "gpu" (the process's own), or "gpu:0@sm_90" to plan for a GPU that is not here; `place`
-    has instead patterns of names of nodes or weights, and the device of each (docs/multi-gpu.md).
+    has patterns of names of nodes or weights, and the device of each, or is "auto" or an AutoPlace (docs/multi-gpu.md).
     `precision` is "auto" ("fp32" on a CPU, "tf32" on a GPU, as other runtimes compute there), "fp32", "bf16" (tensors
     in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands of float32 products are rounded to
     bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open dims to the few sizes that are planned,
@@ -98,10 +98,8 @@ class Session:
     arrays to keep them in, by name of the value that is read, which sessions may share that do not run at the same
     time. `exchange` is what Emit and Await speak to. `seed` begins the random numbers, which follow the number of the
     run (`next_run`); with `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's
-    official suite expects.
-    Errors call the model by `name`, such as that of its file, or else by that of the graph.
-    `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
-    confirmed when it is first needed, and its graph where none fits.
+    official suite expects. Errors call the model by `name` (or that of the graph). `model` is a graph, or an opened
+    `.mezzo` file: its programs are taken where they fit this machine, else its graph.
 
     >>> from mezzo.runtime.ir.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
@@ -111,12 +109,14 @@ class Session:
     array([0., 2.], dtype=float32)
     """
 
+    alternates = False  # whether many rows and single ones take turns
+
     def __init__(
         self,
         model: Graph | Opened,
         *,
         device: str = "cpu",
-        place: Mapping[str, str] | None = None,
+        place: Placement | None = None,
         budget: Budget | None = None,
         strategy: Strategy | str = Strategy.BOTH,
         instances: int | None = None,
@@ -141,7 +141,7 @@ class Session:
         self._options = Options(
             on.target, Strategy(strategy), fuse=flag("fuse", fuse), threads=threads_for(threads),
             onednn=flag("onednn", onednn), precision=on.check_precision(precision, onednn),
-            exchange=exchange is not None, place=on.place or None,
+            exchange=exchange is not None, place=on.place or None, one_layout=self.alternates,
             numpy_random=random == "numpy", nan="kept" if _overwrites(model) else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part

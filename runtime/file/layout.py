@@ -18,12 +18,14 @@ COLUMNS = {"[ubyte]": "B", "[uint]": "I", "[ulong]": "Q", "[long]": "q"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: its flatbuffers type, the table that it holds, if any, and the typecode of its numbers, if any."""
+    """A field: its flatbuffers type, the table that it holds, if any, the typecode of its numbers, if any, and what a
+    column is aligned to where that is more than its numbers ask for."""
 
     number: int
     kind: str
     table: Layout | None = None
     code: str = ""
+    align: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,11 +48,11 @@ class FileBuffer:
         return int(_U32.unpack_from(self.data, self.take(at, 4))[0])
 
 
-def root(data: bytes, layout: Layout) -> Table:
-    """The root table of a flatbuffer; ModelError if it cannot be one."""
+def root(data: bytes, layout: Layout, identifier: bytes = IDENTIFIER) -> Table:
+    """The root table of a flatbuffer of this kind; ModelError if it cannot be one."""
     buffer = FileBuffer(data, 4 * len(data) + 64)
     start = buffer.u32(0)
-    if data[4:8] != IDENTIFIER:
+    if data[4:8] != identifier:
         raise malformed("the description is no flatbuffer of this kind")
     return Table(buffer, start, layout)
 

@@ -11,8 +11,8 @@ from ...ops.errors import MissingPackage, ModelError
 from .layout import COLUMNS, IDENTIFIER, SCALARS, Field, Layout
 
 
-def pack(layout: Layout, content: Mapping[str, Any]) -> bytes:
-    """A flatbuffer of this root table.
+def pack(layout: Layout, content: Mapping[str, Any], identifier: bytes = IDENTIFIER) -> bytes:
+    """A flatbuffer of this root table and kind.
 
     Columns are sequences of integers, tables are dicts, vectors of tables are lists of dicts. Raises ModelError for a
     number that does not fit its column, MissingPackage without the flatbuffers package.
@@ -23,7 +23,7 @@ def pack(layout: Layout, content: Mapping[str, Any]) -> bytes:
         raise MissingPackage("writing .mezzo files needs flatbuffers", hint="pip install flatbuffers") from error
     builder = flatbuffers.Builder(1 << 16)
     try:
-        builder.Finish(_table(builder, layout, content), file_identifier=IDENTIFIER)
+        builder.Finish(_table(builder, layout, content), file_identifier=identifier)
     except flatbuffers.builder.BuilderSizeError as error:
         raise ModelError(
             "the graph and its programs are more than 2 GiB without weights", hint="save fewer variants"
@@ -56,7 +56,9 @@ def _outside(builder: Any, field: Field, value: Any) -> int:
         return int(value)
     if field.kind in COLUMNS:
         try:
-            return int(builder.CreateNumpyVector(np.array(value, f"<{field.code}")))
+            column = np.array(value, f"<{field.code}")
+            builder.Prep(field.align, column.nbytes)
+            return int(builder.CreateNumpyVector(column))
         except OverflowError as error:
             raise ModelError(f"a number does not fit {field.kind}: {error}", hint="the graph is too large") from error
     if field.kind == "string":

@@ -90,11 +90,12 @@ def _short(value: Any) -> str:
 @dataclass(frozen=True, slots=True)
 class State:
     """A value that lives from run to run: `output` of one run is `input` of the next; the initializer named as `input`
-    is its first value."""
+    is its first value. `device` tells where it lies, if it is not where it is read first."""
 
     name: str
     input: str
     output: str
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

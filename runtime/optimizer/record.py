@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from ...ops.op import Builder, Value, as_standard
 from ...ops.training.update import names_of, read, still, text_of
 from ...ops.types import Array
 from . import schedule
+from .names import check_names
 from .schedule import Schedule
 
 COMMON = ("rate", "weight_decay", "groups", "lazy_update")
@@ -97,6 +98,13 @@ class Optimizer:
     groups: tuple[Group, ...] = ()
     lazy_update: bool = False
     draws: ClassVar[int] = 0
+
+    def __new__(cls, *given: Any, **settings: Any) -> Self:
+        if given:
+            hint = f"{cls.__name__}(rate={given[0]!r})" if isinstance(given[0], int | float) else "rate="
+            raise InputError("settings have names", where=cls.__name__, hint=hint)
+        check_names(cls.__name__, settings, [f.name for f in fields(cls)], "optimizer")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, np.number) and not isinstance(self.rate, float):
@@ -313,13 +321,7 @@ def create(given: str | Optimizer, **settings: Any) -> Optimizer:
     """
     if isinstance(given, Optimizer):
         return replace(given, **settings) if settings else given
-    cls = named(given)
-    known = [f.name for f in fields(cls)]
-    strange = [n for n in settings if n not in known]
-    if strange:
-        hint = f"there are {', '.join(known)}"
-        raise InputError(f"{cls.__name__} has no setting {strange[0]!r}", where="optimizer", hint=hint)
-    return cls(**settings)
+    return named(given)(**settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,6 +379,8 @@ def from_dict(data: Mapping[str, Any]) -> Optimizer:
                 where="optimizer.from_dict",
                 hint="import the module that registers it (mz.optimizer.register)",
             )
+        if strange := settings.keys() - {f.name for f in fields(KINDS[kind])}:
+            raise ValueError(f"{kind} has no {', '.join(sorted(strange))}")
         optimizer = KINDS[kind](**settings)
         if rules is not None and optimizer.rules() != _rules(rules):
             raise InputError(

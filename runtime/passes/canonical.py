@@ -182,6 +182,8 @@ def _one_axis(m: Match) -> str | None:
     x = m.tensor(m.input(0))
     if x is None or not x.dims:
         return "the rank is not known, or 0"
+    if m.attr("axis") == len(x.dims):
+        return "each element is a row of its own"
     if sum(d != 1 for d in x.dims[m.attr("axis") % len(x.dims) :]) > 1:
         return "it runs over several axes"
     return None

@@ -27,7 +27,11 @@ def placed(graph: Graph, place: Mapping[str, str]) -> Graph:
     """
     told: Any = place
     if not isinstance(told, Mapping) or not all(isinstance(d, str) for d in told.values()):
-        raise InputError(f"{place!r} maps no patterns to devices", where="place=", hint='{"encoder.*": "gpu:0"}')
+        raise InputError(
+            f"{place!r} maps no patterns to devices",
+            where="place=",
+            hint='{"encoder.*": "gpu:0"}, "auto", or mz.AutoPlace',
+        )
     unused = {*place}
 
     def device(node: Node) -> str:
@@ -53,6 +57,11 @@ def placed(graph: Graph, place: Mapping[str, str]) -> Graph:
     return graph.but(nodes=nodes)
 
 
+def renamed_devices(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names of devices."""
+    return graph.but(nodes=tuple(replace(n, device=names.get(n.device, n.device)) for n in graph.nodes))
+
+
 def unplaced(graph: Graph) -> Graph:
     """The graph whose nodes run wherever a session is told to."""
     if not graph.devices:
@@ -62,7 +71,7 @@ def unplaced(graph: Graph) -> Graph:
 
 def spread(graph: Graph) -> Graph:
     """The graph with a device for the nodes that have none, where any has one: that of most bytes that they read, else
-    that of whoever reads them first, else the first one."""
+    that of whoever reads them first, else again of what they read, which has a device by then, else the first one."""
     if not graph.devices:
         return graph
     first = graph.devices[0]
@@ -77,9 +86,12 @@ def spread(graph: Graph) -> Graph:
                 if name in graph.initializers:
                     at.setdefault(name, devices[i])
     for i in reversed(range(len(devices))):
-        if not devices[i]:
-            devices[i] = next((readers[o] for o in graph.nodes[i].outputs if o in readers), first)
-        readers |= dict.fromkeys(graph.nodes[i].reads(), devices[i])
+        devices[i] = devices[i] or next((readers[o] for o in graph.nodes[i].outputs if o in readers), "")
+        if devices[i]:
+            readers |= dict.fromkeys(graph.nodes[i].reads(), devices[i])
+    for i, node in enumerate(graph.nodes):  # what nobody reads is where what it reads is
+        devices[i] = devices[i] or _near(graph, node, at) or first
+        at |= dict.fromkeys(node.outputs, devices[i])
     return graph.but(nodes=tuple(replace(n, device=d) for n, d in zip(graph.nodes, devices, strict=True)))
 
 
@@ -122,13 +134,13 @@ def norms_apart(graph: Graph) -> Graph:
 
 def places_of(graph: Graph) -> dict[str, str]:
     """The device of each node by its name, of each value that nodes make, and of each state by the value that a run
-    reads: where its first reader is."""
+    reads: where it is said to lie, else where its first reader is."""
     found: dict[str, str] = {}
     for node in graph.nodes:
         found |= dict.fromkeys(filter(None, (node.name, *node.outputs)), node.device)
     readers = first_readers(graph)
     first = next(iter(graph.devices), "")
-    return found | {s.input: readers.get(s.input) or found.get(s.output, first) for s in graph.states}
+    return found | {s.input: s.device or readers.get(s.input) or found.get(s.output, first) for s in graph.states}
 
 
 def first_readers(graph: Graph) -> dict[str, str]:

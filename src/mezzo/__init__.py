@@ -54,6 +54,7 @@ from .tools.ort.session import InferenceSession
 
 __all__ = [
     "ArgumentError",
+    "AutoPlace",
     "Budget",
     "BudgetError",
     "Cancelled",

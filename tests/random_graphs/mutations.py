@@ -37,7 +37,7 @@ MUTATIONS = (
     Mutation("HardSwish of another slope", "runtime/backends/onednn/postops.py",
              '("eltwise_hardswish", 1 / 6, 0.5)', '("eltwise_hardswish", 1 / 6, 0.4)', "elementwise"),
     Mutation("Elu without its alpha", "runtime/backends/onednn/postops.py",
-             '("eltwise_elu", n.attr("alpha"), 0.0)', '("eltwise_elu", 1.0, 0.0)', "elementwise"),
+             '("eltwise_elu", alpha, 0.0)', '("eltwise_elu", 1.0, 0.0)', "elementwise"),
     Mutation("channels of an operand beside unit axes are trusted to oneDNN", "runtime/backends/onednn/defects.py",
              "return _channels(result, operand) and not told", "return False", "norms", 2,
              "frames merge the axes before; tests/test_onednn_defects.py asks for it directly"),

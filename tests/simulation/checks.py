@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from mezzo.kvstore.scheduler import LATE
+
 from .faults import Name, names_of
 from .world import Process
 
@@ -67,6 +69,9 @@ def check(job: Job) -> None:
     if plan.fault == "many":
         _one_too_many(job, failed)
         return
+    if plan.fault == "counts":
+        _miscounted(job)
+        return
     workers = [process.name for process in failed if process in job.workers]
     (scheduler,) = job.schedulers
     if workers and plan.fault not in ("part", "cut") and scheduler not in fate.victims and scheduler.error is None:
@@ -103,6 +108,18 @@ def _gathered(job: Job, failed: list[Process]) -> None:
             job.world.violate(f"{process.name} fails for nothing: {process.error}")
     if not any(worker.finished for process, worker in job.workers.items() if process.error is None):
         job.world.violate("nobody has ended well")
+
+
+def _miscounted(job: Job) -> None:
+    """All end at once, and each hears of both sides; the scheduler waits for those that it does not know to be none."""
+    (workers, servers), (others, more) = job.plan.told(True), job.plan.told(False)
+    both = [f"{workers} worker{'s' * (workers != 1)} and {servers} server", f"{others} worker{'s' * (others != 1)} and"]
+    for process in job.world.processes:
+        said = "" if process.error is None else process.error.message
+        if not all(text in said for text in ("was told of", *both, f" {more} server")):
+            job.world.violate(f"{process.name} does not hear who was told of other numbers: {said!r}")
+        if process.ended_at > (LATE + 0.5 if process in job.schedulers else 0.5 * job.plan.deadline):
+            job.world.violate(f"{process.name} has waited for {process.ended_at:.3g} s")
 
 
 def _absent(job: Job, ranks: str) -> bool:

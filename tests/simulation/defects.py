@@ -311,8 +311,8 @@ DEFECTS = (
     Defect(
         "the word of a buffer is written before those that belong to it",
         "kvstore/kept.py",
-        "        words, count = self.words, COUNTS + 2 * self.ranks\n",
-        "        words, count = self.words, COUNTS + 2 * self.ranks\n"
+        "        words, count = self.words, COUNTS + PER_RANK * self.ranks\n",
+        "        words, count = self.words, COUNTS + PER_RANK * self.ranks\n"
         "        store(words, 0, int(words[0]) + 1)\n"
         "        store(words, 0, int(words[0]) - 1)\n",
     ),
@@ -328,6 +328,20 @@ DEFECTS = (
         "            self._replace(hello)\n",
         "",
         rare=True,
+    ),
+    # jobs that do not fit together
+    Defect(
+        "numbers of workers and servers are not compared",
+        f"{PROTOCOL}/gathering.py",
+        "    if not hello.num_workers or told == (workers, servers):\n",
+        "    if True:\n",
+    ),
+    Defect(
+        "who comes later finds nobody",
+        f"{PROTOCOL}/membership.py",
+        '        return [*told, End(failure, max(0, workers + max(servers, self._declared["server"]) - come))]\n',
+        "        return [*told, End(failure)]\n",
+        early=True,
     ),
     # jobs that gather again
     Defect(

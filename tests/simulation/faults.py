@@ -50,6 +50,8 @@ def begin(job: Job) -> None:
             fate.text = "not all have come within"
         case "kinds":
             fate.text = "disagree about the kind of the store"
+        case "counts":
+            fate.text = "was told of"
         case "busy" | "shapes":
             _blame(job, list(job.workers)[plan.victim % len(job.workers)])
         case "uneven":

@@ -47,7 +47,8 @@ class Job:
             rejoin=plan.rejoin,
         )  # fmt: skip
         self.environment = made
-        self.schedulers.append(world.start("scheduler", "root", lambda: scheduler.serve(made)))
+        leads = self._told(made, plan.role == "scheduler")
+        self.schedulers.append(world.start("scheduler", "root", lambda: scheduler.serve(leads)))
         for number, machine in enumerate(plan.servers):
             self.start_server(number, machine, world.chance.random() * 0.01)
         workers = list(enumerate(plan.workers))
@@ -66,8 +67,14 @@ class Job:
                 worker.keys = (replace(first, size=first.size + 1), *others)
             if plan.fault == "busy" and number == victim:
                 worker.busy = 3 * plan.deadline
+            worker.told = plan.told(plan.role == "worker" and number == victim)
             process = world.start(f"worker {number} on {mine.host}", mine.host, worker.main, mine.delay)
             self.workers[process] = worker
+
+    def _told(self, environment: Environment, victim: bool) -> Environment:
+        """The environment of a process that may have been told of other numbers."""
+        workers, servers = self.plan.told(victim)
+        return replace(environment, workers=workers, servers=servers)
 
     def replace_worker(self, victim: Process) -> None:
         """Start another worker in the place of one that has died."""
@@ -82,6 +89,7 @@ class Job:
         """Start a server, for the first time or again."""
         back = self.plan.fault == "back"
         serves = self.environment.as_role("server", number if back else None, machine)
+        serves = self._told(serves, self.plan.role == "server" and number == self.plan.victim % len(self.plan.servers))
         self.starts[number] += 1
         if back:
             serves = replace(serves, kept=number, incarnation=self.starts[number] - 1)

@@ -10,6 +10,7 @@ FRAME, SPLIT = 128, 160  # bytes of a frame, and from where on a key is split ov
 Fault = Literal[
     "none", "slow", "return", "restart", "cut", "part", "heal", "freeze", "pause", "busy", "kill", "few", "many",
     "uneven", "shapes", "kinds", "back", "rejoin",
+    "counts",
 ]  # fmt: skip
 Role = Literal["worker", "server", "agent", "scheduler"]
 HARMLESS = ("none", "slow", "return", "restart", "heal", "pause", "back")  # after which everybody must succeed
@@ -66,6 +67,12 @@ class Plan:
     at: float  # seconds from the start
     lasts: float
     learns: bool  # servers step the values by an optimizer
+    more: tuple[int, int] = (0, 0)  # how many more workers and servers than there are the victim was told of
+
+    def told(self, victim: bool) -> tuple[int, int]:
+        """The numbers of workers and servers that a process was told of."""
+        workers, servers = self.more if victim else (0, 0)
+        return len(self.workers) + workers, len(self.servers) + servers
 
     @property
     def grace(self) -> float:
@@ -134,6 +141,9 @@ def plan(seed: int) -> Plan:
     newest = random.Random(seed * 7919 + 3)
     if levels == "sequential/sequential" and fault in ("none", "slow", "kill", "back") and newest.random() < 0.4:
         fault = "rejoin"
+    miscount = random.Random(seed * 7919 + 4)
+    if fault in ("few", "many") and miscount.random() < 0.5:
+        fault = "counts"
     keys = tuple(_key(draw, name) for name in "abc"[: draw.choice((1, 1, 2, 2, 3))])
     rounds = draw.choice((1, 2, 2, 3) if len(keys) < 3 else (1, 2))
     ordered = draw.random() < 0.3  # all workers go by one order, and wait for each key before the next
@@ -162,6 +172,11 @@ def plan(seed: int) -> Plan:
         role = "worker"
     if fault in ("busy", "shapes", "kinds", "few", "many", "uneven"):
         role = "worker"
+    more = (0, 0)
+    if fault == "counts":
+        role = miscount.choice(("worker", "scheduler", *(("server",) if servers else ())))
+        fewer = (-1, 0) if len(where) > 1 else (1, 1)
+        more = miscount.choice(((1, 0), (0, 1), fewer, (0, -1) if servers else (0, 1)))
     machines = tuple(draw.choice((f"s{n}", chr(97 + n % hosts))) for n in range(servers))
     deadline = draw.choice((1.0,) * 5 + (1.5,) * 4 + (12.0,))
     latency = draw.choice((1e-4, 5e-4, 2e-3)) * (5 if fault == "slow" else 1)
@@ -173,7 +188,7 @@ def plan(seed: int) -> Plan:
         seed, levels, machines, tuple(workers), keys, deadline, latency, tail,
         barriers=draw.random() < 0.5, fault=fault, role=role, victim=draw.randrange(100),
         at=draw.random() ** 2 * 0.15, lasts=lasts,
-        learns=fault == "back" and levels == "sequential/sequential" and later.random() < 0.5,
+        learns=fault == "back" and levels == "sequential/sequential" and later.random() < 0.5, more=more,
     )  # fmt: skip
 
 

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mezzo.kvstore import dist
-from mezzo.kvstore.environment import BEHIND_SPEAKERS, Environment, beyond
+from mezzo.kvstore.environment import Environment
 from mezzo.kvstore.host import opening
 from mezzo.kvstore.host.backend import HostStore
 from mezzo.kvstore.levels import Levels
 from mezzo.kvstore.protocol.consistency import Bounded
 from mezzo.kvstore.protocol.keys import place
+from mezzo.kvstore.protocol.waits import BEHIND_SPEAKERS, beyond
 from mezzo.kvstore.updater import UpdateRule
 from mezzo.ops.errors import MezzoError
 from mezzo.ops.types import Array
@@ -103,6 +104,7 @@ class Worker:
         self.rank = -1
         self.keys = self.plan.keys
         self.busy = 0.0  # computes for so long
+        self.told = self.plan.told(False)  # numbers of workers and servers
         self.incarnation = 0
         self.rounds = 0  # behind it
         self.finished = False
@@ -117,11 +119,11 @@ class Worker:
     def main(self) -> None:
         plan = self.plan
         environment = Environment(
-            "worker", ROOT, len(plan.workers), len(plan.servers), self.mine.host, self.mine.hint,
+            "worker", ROOT, *self.told, self.mine.host, self.mine.hint,
             deadline=plan.deadline, grace=plan.grace, rejoin=plan.rejoin, incarnation=self.incarnation,
         )  # fmt: skip
         levels = Levels.parse(self.kind)
-        if plan.servers:
+        if self.told[1]:
             store: HostStore = self._timed(
                 "kv.create", lambda: dist.open_dist("dist_sync", environment, levels), 3, 38.0 + self._comes
             )

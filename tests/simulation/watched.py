@@ -120,6 +120,8 @@ class WatchedUplink(Uplink):
             self._handle(known._replace(step=self._answered[name]))
             for push, pull, priority in self._calls[name]:
                 self._handle(c.Start(name, push, pull, priority))
+        for number, message in old._requests.items():
+            self._handle(c.Request(number, message.message))
         for number in range(self.servers):
             if number in self._streams:
                 del self._numbers[self._streams[number]]

@@ -43,17 +43,17 @@ def refuse(module: str, name: str) -> None:
         raise AttributeError(f"{whole} is not there: {ABSENT[module][name]} (docs/from-mxnet.md, 'What differs')")
 
 
-def refusing(made: ModuleType, module: str) -> None:
+def refusing(target: ModuleType, module: str) -> None:
     """Let a module say what to do in place of the names that it has not."""
-    before: Any = vars(made).get("__getattr__")
+    before: Any = vars(target).get("__getattr__")
 
     def missing(name: str) -> Any:
         refuse(module, name)
         if before is None:
-            raise AttributeError(f"module {made.__name__!r} has no attribute {name!r}")
+            raise AttributeError(f"module {target.__name__!r} has no attribute {name!r}")
         return before(name)
 
-    made.__getattr__ = missing  # type: ignore[method-assign]
+    target.__getattr__ = missing  # type: ignore[method-assign]
 
 
 def front(name: str) -> None:

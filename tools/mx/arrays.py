@@ -257,8 +257,8 @@ def _found(name: str) -> Any:
 
 def __getattr__(name: str) -> Any:
     """The operators of MXNet, and what `mz.nd` has beyond (PEP 562)."""
-    made = globals()[name] = _found(name) or owned_of_ours(name)
-    return made
+    value = globals()[name] = _found(name) or owned_of_ours(name)
+    return value
 
 
 def owned_of_ours(name: str) -> Any:

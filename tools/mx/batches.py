@@ -25,9 +25,9 @@ class DataDesc(_Named):
     layout: str
 
     def __new__(cls, name: str, shape: Sequence[int], dtype: Any = np.float32, layout: str = "NCHW") -> Self:
-        made = super().__new__(cls, name, tuple(shape))
-        made.dtype, made.layout = dtype, layout
-        return made
+        desc = super().__new__(cls, name, tuple(shape))
+        desc.dtype, desc.layout = dtype, layout
+        return desc
 
     def __repr__(self) -> str:
         return f"DataDesc[{self.name},{self.shape},{self.dtype},{self.layout}]"

@@ -249,10 +249,10 @@ class HybridBlock(MXNetBlock, OurHybridBlock):
         weights = {n: symbols.Variable(f"own_{n}", shape=p.shape) for n, p in self._params.items()}
         answer = write(symbols, *given, **weights, **options)
         whole = answer if isinstance(answer, symbols.Symbol) else symbols.Group(list(answer))
-        told = dict(zip(whole.list_arguments(), whole.infer_shape_partial()[0], strict=True))
+        shapes = dict(zip(whole.list_arguments(), whole.infer_shape_partial()[0], strict=True))
         for name, p in self._params.items():
-            if told.get(f"own_{name}") is not None and not p.known:
-                p.finish(told[f"own_{name}"])
+            if shapes.get(f"own_{name}") is not None and not p.known:
+                p.finish(shapes[f"own_{name}"])
 
 
 def _symbol_of(p: OurParameter) -> Any:
@@ -334,13 +334,13 @@ class Trainer(OurTrainer):
         self._chosen, self._count = chosen, 0
 
     def step(self, batch_size: int = 1, ignore_stale_grad: bool = False) -> None:
-        if self._on_store:  # else `update` asks, which this calls
+        if self._on_store:  # else `_update` asks, which this calls
             self._told()
-        super().step(batch_size)
+        super().step(batch_size, ignore_stale_grad)
 
-    def update(self, batch_size: int = 1, ignore_stale_grad: bool = False) -> None:
+    def _update(self, batch_size: int) -> None:
         self._told()
-        super().update(batch_size)
+        super()._update(batch_size)
 
     def _told(self) -> None:
         """Ask a schedule of the program's own for the rate of the update to come."""

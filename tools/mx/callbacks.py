@@ -24,12 +24,12 @@ class Speedometer:
         if not param.nbatch or param.nbatch % self.frequent:
             return
         speed = self.frequent * self.batch_size / max(time.monotonic() - self._since, 1e-9)
-        told = f"Epoch[{param.epoch}] Batch [{param.nbatch}]\tSpeed: {speed:.2f} samples/sec"
+        message = f"Epoch[{param.epoch}] Batch [{param.nbatch}]\tSpeed: {speed:.2f} samples/sec"
         if param.eval_metric is not None:
-            told += "".join(f"\t{n}={v:f}" for n, v in param.eval_metric.get_name_value())
+            message += "".join(f"\t{n}={v:f}" for n, v in param.eval_metric.get_name_value())
             if self.auto_reset:
                 param.eval_metric.reset()
-        logging.info(told)
+        logging.info(message)
         self._since = time.monotonic()
 
 

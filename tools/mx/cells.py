@@ -124,11 +124,11 @@ class _Gated(BaseRNNCell):
         return [{"shape": (0, self._hidden), "__layout__": "NC"}]
 
     def _products(self, x: Any, state: Any) -> tuple[str, Any, Any]:
-        stem, made = self._next(), []
+        stem, products = self._next(), []
         for value, (side, (weight, bias)) in zip((x, state), self._weights.items(), strict=True):
-            made.append(_op("FullyConnected")(value, weight, bias, num_hidden=self.gates * self._hidden,
+            products.append(_op("FullyConnected")(value, weight, bias, num_hidden=self.gates * self._hidden,
                                               name=f"{stem}{side}"))  # fmt: skip
-        return stem, made[0], made[1]
+        return stem, products[0], products[1]
 
     def _sliced(self, x: Any, name: str) -> list[Any]:
         parts = _op("SliceChannel")(x, num_outputs=self.gates, name=name)
@@ -364,8 +364,8 @@ class BucketSentenceIter(DataIter):
         data = self._rows[place][row : row + self.batch_size]
         label = np.concatenate([data[:, 1:], np.full((len(data), 1), self._invalid, data.dtype)], 1)
         parts = [arrays.array(v if self._first == 0 else v.T) for v in (data, label)]
-        told = self._described(self.buckets[place])
-        return DataBatch([parts[0]], [parts[1]], 0, None, self.buckets[place], *told)
+        descriptions = self._described(self.buckets[place])
+        return DataBatch([parts[0]], [parts[1]], 0, None, self.buckets[place], *descriptions)
 
 
 __all__ = [

@@ -45,8 +45,8 @@ class _Examples(Dataset):
 
     def __getitem__(self, number: int) -> Any:
         picture, label = self._inner[number]
-        made = arrays.array(np.asarray(picture), dtype=np.asarray(picture).dtype)
-        return (made, label) if self._transform is None else self._transform(made, label)
+        image = arrays.array(np.asarray(picture), dtype=np.asarray(picture).dtype)
+        return (image, label) if self._transform is None else self._transform(image, label)
 
 
 def MNIST(root: str = f"{HOME}/mnist", train: bool = True, transform: Any = None) -> _Examples:  # noqa: N802
@@ -76,9 +76,9 @@ def ImageRecordDataset(filename: str, flag: int = 1, transform: Any = None) -> _
 def ImageFolderDataset(root: str, flag: int = 1, transform: Any = None) -> Any:  # noqa: N802
     """Pictures by folders; `synsets` are the names of the classes."""
     inner = our_folder(_local(root), 3 if flag else 1)
-    made = _Examples(inner, transform)
-    made.synsets = list(inner.classes)  # type: ignore[attr-defined]
-    return made
+    dataset = _Examples(inner, transform)
+    dataset.synsets = list(inner.classes)  # type: ignore[attr-defined]
+    return dataset
 
 
 def _local(root: str) -> str:
@@ -128,10 +128,10 @@ def _maker(name: str) -> Callable[..., Any]:
 
 def vision() -> ModuleType:
     """The module `model_zoo.vision`."""
-    made = ModuleType("mxnet.gluon.model_zoo.vision", "Networks of ours under MXNet's names.")
-    made.__dict__.update({n.replace("v2_", "_v2_").replace(".", "_"): _maker(n) for n in ZOO}, get_model=get_model)
-    made.__dict__["inception_v3"] = _maker("inceptionv3")
-    return made
+    module = ModuleType("mxnet.gluon.model_zoo.vision", "Networks of ours under MXNet's names.")
+    module.__dict__.update({n.replace("v2_", "_v2_").replace(".", "_"): _maker(n) for n in ZOO}, get_model=get_model)
+    module.__dict__["inception_v3"] = _maker("inceptionv3")
+    return module
 
 
 __all__ = ["DataLoader", "get_model", "vision"]

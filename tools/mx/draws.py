@@ -26,10 +26,10 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 
 def _result(value: Array, dtype: Any, out: Any) -> Any:
-    made = own(value if dtype in (None, "None") else ours.astype(value, dtype))
+    result = own(value if dtype in (None, "None") else ours.astype(value, dtype))
     if out is None:
-        return made
-    assign(out, made)
+        return result
+    assign(out, result)
     return out
 
 

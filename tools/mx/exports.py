@@ -48,21 +48,21 @@ def symbol_of(graph: Graph, names: Mapping[str, str], learnt: Sequence[str]) -> 
 
     Raises UnsupportedModel for a graph with subgraphs.
     """
-    made: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for name in graph.inputs:
         dims: Any = graph.types[name].dims  # type: ignore[union-attr]
         open_ = None if dims is None else tuple(d if isinstance(d, int) else None for d in dims)
-        made[name] = Variable(names[name], open_, graph.types[name].dtype), 0  # type: ignore[union-attr]
+        entries[name] = Variable(names[name], open_, graph.types[name].dtype), 0  # type: ignore[union-attr]
     for name, value in graph.initializers.items():
-        made[name] = (Variable(name, tuple(value.shape), init="xavier"), 0) if name in learnt else (
+        entries[name] = (Variable(name, tuple(value.shape), init="xavier"), 0) if name in learnt else (
             Constant(np.asarray(value)), 0)  # fmt: skip
     for number, node in enumerate(graph.nodes):
         if node.bodies:
             raise UnsupportedModel(f"{node.op} has a part of its own", where=node.place, hint="net.export('net.onnx')")
-        inputs = tuple(made[i] if i else None for i in node.inputs)
+        inputs = tuple(entries[i] if i else None for i in node.inputs)
         use = Use(node.op, f"{node.op.lower()}_{number}", inputs, node.attrs, node.domain, len(node.outputs))
-        made.update((o, (use, i)) for i, o in enumerate(node.outputs) if o)
-    return Symbol([made[o] for o in graph.outputs])
+        entries.update((o, (use, i)) for i, o in enumerate(node.outputs) if o)
+    return Symbol([entries[o] for o in graph.outputs])
 
 
 class SymbolBlock(OurSymbolBlock):

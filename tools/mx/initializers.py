@@ -24,9 +24,9 @@ class InitDesc(str):
     global_init: Any
 
     def __new__(cls, name: str, attrs: Any = None, global_init: Any = None) -> Self:
-        made = super().__new__(cls, name)
-        made.attrs, made.global_init = dict(attrs or {}), global_init
-        return made
+        desc = super().__new__(cls, name)
+        desc.attrs, desc.global_init = dict(attrs or {}), global_init
+        return desc
 
 
 class Initializer:
@@ -54,12 +54,12 @@ class Initializer:
         return json.dumps([type(self).__name__.lower(), self._settings])
 
 
-def first(name: str, told: str | None, init: Any, array: Array) -> None:
+def first(name: str, attribute: str | None, init: Any, array: Array) -> None:
     """Fill an array as the attribute of its variable says, else as the initialiser does."""
-    if not told:
+    if not attribute:
         init(InitDesc(name), array)
         return
-    kind, settings = json.loads(told) if told.startswith("[") else (told, {})
+    kind, settings = json.loads(attribute) if attribute.startswith("[") else (attribute, {})
     create(kind, **settings)._init_weight(InitDesc(name), array)
 
 

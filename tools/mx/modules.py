@@ -205,9 +205,11 @@ class Module(BaseModule):
     def __init__(
         self, symbol: Any, data_names: Sequence[str] | None = ("data",),
         label_names: Sequence[str] | None = ("softmax_label",), logger: Any = logging, context: Any = None,
-        work_load_list: Any = None, fixed_param_names: Sequence[str] | None = None, state_names: Any = None, **_: Any,
+        work_load_list: Any = None, fixed_param_names: Sequence[str] | None = None, state_names: Any = None,
+        group2ctxs: Any = None, **_: Any,
     ) -> None:  # fmt: skip
         super().__init__(logger)
+        self._groups = group2ctxs[0] if isinstance(group2ctxs, list | tuple) else group2ctxs
         self.symbol, self._context = symbol, context[0] if isinstance(context, list | tuple) else context
         arguments = symbol.list_arguments()
         self.data_names = list(data_names or ())
@@ -282,7 +284,7 @@ class Module(BaseModule):
         partial = self.symbol.infer_shape_partial(**known)[0]
         asked = dict(zip(self.symbol.list_arguments(), partial, strict=True))
         more = {n: s for n, s in shapes.items() if n in self.label_names and (not asked[n] or None in asked[n])}
-        return self.symbol.simple_bind(self._context, self._wanted, **known, **more)
+        return self.symbol.simple_bind(self._context, self._wanted, group2ctx=self._groups, **known, **more)
 
     def init_params(
         self, initializer: Any = None, arg_params: Any = None, aux_params: Any = None, allow_missing: bool = False,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Self
 
-from ...sym.expression import NAMES, Names
+from ...sym.expression import NAMES, SCOPE, Names
 
 
 class NameManager:
@@ -39,7 +40,7 @@ class Prefix(NameManager):
 
 
 class AttrScope:
-    """Attributes of all variables that are made inside."""
+    """Attributes of all variables that are made inside; `ctx_group` is that of operators too, for `group2ctx`."""
 
     def __init__(self, **attrs: str) -> None:
         self._attrs, self._before = attrs, list[dict[str, str]]()
@@ -47,10 +48,17 @@ class AttrScope:
     def __enter__(self) -> Self:
         self._before.append(ATTRIBUTES.current)
         ATTRIBUTES.current = {**ATTRIBUTES.current, **self._attrs}
+        SCOPE.group = group_in(ATTRIBUTES.current)
         return self
 
     def __exit__(self, *_: object) -> None:
         ATTRIBUTES.current = self._before.pop()
+        SCOPE.group = group_in(ATTRIBUTES.current)
+
+
+def group_in(attrs: Mapping[str, str]) -> str:
+    """The group among attributes, under either of its names."""
+    return str(attrs.get("ctx_group") or attrs.get("__ctx_group__") or "")
 
 
 class _Manager(threading.local):

@@ -168,8 +168,8 @@ def remainder(a: Any, b: Any) -> Any:
     like = next(x for x in (a, b) if isinstance(x, Array))
     a, b = whole(a, like), whole(b, like)
     none = ours.equal(b, 0) if isinstance(b, Array) else ours.asarray(b == 0)
-    rest = ours.remainder(a, ours.where(none, 1, b) if isinstance(b, Array) else b or 1)
-    return own(ours.where(none, ours.zeros_like(rest), rest))
+    result = ours.remainder(a, ours.where(none, 1, b) if isinstance(b, Array) else b or 1)
+    return own(ours.where(none, ours.zeros_like(result), result))
 
 
 def whole(x: Any, like: Array) -> Any:

@@ -78,10 +78,10 @@ def _form(rule: Rule, inputs: Sequence[Any], attrs: dict[str, str]) -> Traced:
     c = Converter()
     names = ["" if x is None else c.input(f"x{i}", x._spec.tensor) for i, x in enumerate(inputs)]
     try:
-        made = rule(c, [n or None for n in names], attrs)  # type: ignore[misc]
+        answer = rule(c, [n or None for n in names], attrs)  # type: ignore[misc]
     except MezzoError as error:
         raise error.at(rule.name) from error.__cause__
-    results = made if isinstance(made, tuple) else (made,)
+    results = answer if isinstance(answer, tuple) else (answer,)
     outputs = tuple(f"out{i}" for i in range(len(results)))
     for result, output in zip(results, outputs, strict=True):  # a rule may answer with its operand
         c.add(Node("Identity", (result,), (output,), name=output))

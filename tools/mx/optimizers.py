@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...gluon.trainer import OLD
 from ...nd.array import Array
 from ...ops.dataclasses import replace
 from ...ops.errors import InputError
 from ...runtime import optimizer as ours
 from ...runtime.optimizer import Group, schedule
+from ...runtime.optimizer.names import RENAMED
 from ...runtime.optimizer.schedule import Schedule
 from . import rules
 
@@ -89,14 +89,11 @@ def create(name: str | Optimizer | ours.Optimizer, **settings: Any) -> Optimizer
         usual["rate"] = rate
     if name.lower() == "nag" and not settings.get("momentum"):
         name = "sgd"
-    renamed = {OLD.get(k, k): v for k, v in settings.items() if v is not None}
+    renamed = {RENAMED.get(k, k): v for k, v in settings.items() if v is not None}
     kinds = rules.OWN | rules.WITH_MOMENTUM if settings.get("momentum") else rules.OWN
     kind = kinds.get(name.lower())
-    try:
-        rule = ours.create(name, **{**usual, **renamed}) if kind is None else kind(**{**usual, **renamed})
-    except TypeError as e:  # of a setting that is none of the rule's
-        raise InputError(f"{name}: {e}", where="mx.optimizer", hint="leave that setting out: it is not there") from e
-    factors = {n: dict(told) for n, told in symbol.attr_dict().items()} if symbol is not None else {}
+    rule = ours.create(name, **{**usual, **renamed}) if kind is None else kind(**{**usual, **renamed})
+    factors = {n: dict(attributes) for n, attributes in symbol.attr_dict().items()} if symbol is not None else {}
     return Optimizer(rule, rescale, clip, asked, dict(numbered or {}), factors)
 
 
@@ -125,9 +122,9 @@ def weighed(
     (`lr_mult`, `wd_mult`) say otherwise."""
     groups: dict[tuple[float, float], list[str]] = {}
     for name in names:
-        told = (attrs or {}).get(name, {})
+        attributes = (attrs or {}).get(name, {})
         usual = 1.0 if name.endswith(("_weight", "_gamma")) else 0.0
-        factors = float(told.get("lr_mult", 1.0)), float(told.get("wd_mult", usual))
+        factors = float(attributes.get("lr_mult", 1.0)), float(attributes.get("wd_mult", usual))
         if factors[0] != 1 or (factors[1] != 1 and rule.weight_decay):
             groups.setdefault(factors, []).append(name)
     if not groups:

@@ -144,8 +144,8 @@ class ImageRecordIter(DataIter):
         part = pixels[top : top + height, left : left + width]
         if self._mirrors and self._random.random() < 0.5:
             part = part[:, ::-1]
-        made = (part.transpose(2, 0, 1).astype(np.float32) - self._mean) / self._std * self._scale
-        return made.astype(self._dtype)
+        scaled = (part.transpose(2, 0, 1).astype(np.float32) - self._mean) / self._std * self._scale
+        return scaled.astype(self._dtype)
 
     def next(self) -> DataBatch:
         count = len(self._order)

@@ -22,19 +22,19 @@ class _Recurrent(HybridBlock):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__()
-        told = layer_settings(type(self).__name__, args, settings)
-        self._hidden, self._layers = int(told["hidden_size"]), int(told.get("num_layers", 1))
-        self._layout, self._dropout = told.get("layout", "TNC"), float(told.get("dropout", 0))
-        self._ways = 2 if told.get("bidirectional") else 1
-        self._mode = self.mode or f"rnn_{told.get('activation', 'relu')}"
+        options = layer_settings(type(self).__name__, args, settings)
+        self._hidden, self._layers = int(options["hidden_size"]), int(options.get("num_layers", 1))
+        self._layout, self._dropout = options.get("layout", "TNC"), float(options.get("dropout", 0))
+        self._ways = 2 if options.get("bidirectional") else 1
+        self._mode = self.mode or f"rnn_{options.get('activation', 'relu')}"
         if self._layout not in ("TNC", "NTC") or self._mode not in GATES:
             raise InputError(f"layout {self._layout!r} of {self._mode!r}", where=type(self).__name__, hint="TNC or NTC")
-        rows, inputs = GATES[self._mode] * self._hidden, int(told.get("input_size", 0))
+        rows, inputs = GATES[self._mode] * self._hidden, int(options.get("input_size", 0))
         for number in range(self._layers):
             width = inputs if number == 0 else self._hidden * self._ways
             for way in "lr"[: self._ways]:
                 for part, sizes in zip(PARTS, ((rows, width), (rows, self._hidden), (rows,), (rows,)), strict=True):
-                    first = told.get(f"{part}_initializer", "zeros" if part.endswith("bias") else None)
+                    first = options.get(f"{part}_initializer", "zeros" if part.endswith("bias") else None)
                     name = f"{way}{number}_{part}"
                     setattr(self, name, Parameter(name, shape=sizes, init=first))
         share(self, settings.get("params"))
@@ -42,8 +42,8 @@ class _Recurrent(HybridBlock):
     def begin_state(self, batch_size: int = 0, func: Any = None, **settings: Any) -> list[Any]:
         """Zeros (or what `func` makes) for all states: [layers * directions, batch, hidden]."""
         shape = (self._layers * self._ways, batch_size, self._hidden)
-        made = func or arrays.zeros
-        return [made(shape=shape, **settings) for _ in range(1 + (self._mode == "lstm"))]
+        make = func or arrays.zeros
+        return [make(shape=shape, **settings) for _ in range(1 + (self._mode == "lstm"))]
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         shape = (self._layers * self._ways, batch_size, self._hidden)

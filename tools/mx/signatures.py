@@ -70,18 +70,18 @@ def arranged(name: str, signature: str, args: Sequence[Any], settings: Mapping[s
         if key in given:
             raise InputError(f"{key} is given twice", where=name)
         given[key] = value
-    made: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
     for key, word in zip(plain, words, strict=True):
         if ":" in word:
-            made[key] = ast.literal_eval(word.partition(":")[2])
+            ours[key] = ast.literal_eval(word.partition(":")[2])
         if key not in given:
             continue
         value = given.pop(key)
         if "=" not in word:
-            made[word.partition(">")[2] or key] = value
+            ours[word.partition(">")[2] or key] = value
         elif value != ast.literal_eval(word.partition("=")[2]) and not (value is None and "initializer" in key):
             raise InputError(f"{key}={value!r} is not there", where=name, hint=f"leave it out: {word}")
-    return {**made, **given}
+    return {**ours, **given}
 
 
 __all__ = ["LAYERS", "arranged"]

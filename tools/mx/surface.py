@@ -51,13 +51,13 @@ from .ndarray import owned
 
 def _module(name: str, *parts: Any, **names: Any) -> ModuleType:
     """A module with the public names of others."""
-    made = ModuleType(f"mxnet.{name}", f"mxnet.{name}: see mezzo.compat.mxnet")
+    namespace = ModuleType(f"mxnet.{name}", f"mxnet.{name}: see mezzo.compat.mxnet")
     for part in parts:
-        made.__dict__.update({n: v for n, v in vars(part).items() if not n.startswith("_")})
+        namespace.__dict__.update({n: v for n, v in vars(part).items() if not n.startswith("_")})
         if hasattr(part, "__getattr__"):
-            made.__getattr__ = part.__getattr__  # type: ignore[method-assign]
-    made.__dict__.update(names)
-    return made
+            namespace.__getattr__ = part.__getattr__  # type: ignore[method-assign]
+    namespace.__dict__.update(names)
+    return namespace
 
 
 def assert_almost_equal(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-20, **_: Any) -> None:
@@ -82,17 +82,17 @@ def print_summary(symbol: Any, shape: Any = None, line_length: int = 120, positi
 
 def _family(name: str, prefix: str, find: Callable[..., Any], *parts: Any, **names: Any) -> ModuleType:
     """A module of operators whose names in MXNet's registry begin with a prefix."""
-    made = _module(name, *parts, **names)
+    namespace = _module(name, *parts, **names)
 
-    def found(wanted: str) -> Any:
+    def resolve(wanted: str) -> Any:
         function = None if wanted.startswith("__") else find(f"{prefix}{wanted}")
         if function is None:
-            raise AttributeError(f"module {made.__name__!r} has no attribute {wanted!r}")
-        setattr(made, wanted, function)
+            raise AttributeError(f"module {namespace.__name__!r} has no attribute {wanted!r}")
+        setattr(namespace, wanted, function)
         return function
 
-    made.__getattr__ = found  # type: ignore[method-assign]
-    return made
+    namespace.__getattr__ = resolve  # type: ignore[method-assign]
+    return namespace
 
 
 autograd = _module("autograd", our_autograd, Function=custom.Function, grad=owned(our_autograd.grad))

@@ -17,11 +17,11 @@ from ...sym import Group as our_group  # noqa: N813
 from ...sym import Symbol, rules
 from ...sym import load as our_load
 from ...sym import load_json as our_load_json
-from ...sym.expression import Use, makers, variables
+from ...sym.expression import Use, group_around, grouped, makers, variables
 from ...sym.expression import Variable as Leaf
 from ...sym.mxnet import FUNCTIONS
 from ...sym.symbol import use
-from .names import ATTRIBUTES, MANAGER
+from .names import ATTRIBUTES, MANAGER, group_in
 from .ndarray import own
 
 # Heads of ours, which bring losses.
@@ -48,8 +48,11 @@ class MXNetSymbol(Symbol):
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
         """Attributes of variables, by their names."""
-        found = {v.name: {f"__{k}__": t for k, t in v.attrs.items()} for v in self._variables()}
-        return {n: {**a, **{k[2:-2]: t for k, t in a.items()}} for n, a in found.items() if a}
+        attributes = {v.name: {f"__{k}__": t for k, t in v.attrs.items()} for v in self._variables()}
+        for maker in makers(self.entries):
+            if isinstance(maker, Leaf | Use) and maker.group:
+                attributes.setdefault(maker.name, {})["__ctx_group__"] = maker.group
+        return {n: {**a, **{k[2:-2]: t for k, t in a.items()}} for n, a in attributes.items() if a}
 
     def attr(self, key: str) -> str | None:
         return self.attr_dict().get(self.name, {}).get(key)
@@ -72,16 +75,16 @@ class MXNetSymbol(Symbol):
     ) -> Any:
         """The expression with other symbols in the place of variables, in their order or by name."""
         free = dict(zip(self.list_inputs(), args, strict=False))
-        made = own_symbol(super().__call__(**free, **given))
-        maker = made.entries[0][0]
-        if name and len({id(m) for m, _ in made.entries}) == 1 and isinstance(maker, Use):
+        symbol = own_symbol(super().__call__(**free, **given))
+        maker = symbol.entries[0][0]
+        if name and len({id(m) for m, _ in symbol.entries}) == 1 and isinstance(maker, Use):
             renamed = replace(maker, name=name)
-            return own_symbol(Symbol([(renamed, i) for _, i in made.entries]))
-        return made
+            return own_symbol(Symbol([(renamed, i) for _, i in symbol.entries]))
+        return symbol
 
     def ranks(self) -> dict[str, tuple[int, ...]]:
         """Open shapes for variables of which nothing is known but what reads them first."""
-        found: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for maker in makers(self.entries):
             if not isinstance(maker, Use):
                 continue
@@ -91,20 +94,22 @@ class MXNetSymbol(Symbol):
                 if not entry[0].name.endswith("label"):
                     kernel = rules.literal(maker.attrs.get("kernel", "()")) if maker.domain == rules.DOMAIN else ()
                     rank = len(kernel) + 2 if kernel else 3 if maker.op == "RNN" else 2
-                    found.setdefault(entry[0].name, (0,) * rank)
-        return found
+                    shapes.setdefault(entry[0].name, (0,) * rank)
+        return shapes
 
     def bind(self, ctx: Any = None, args: Any = None, args_grad: Any = None, grad_req: Any = "write",
-             aux_states: Any = None, **_: Any) -> Any:  # fmt: skip
+             aux_states: Any = None, group2ctx: Any = None, **_: Any) -> Any:  # fmt: skip
         if args_grad is None and isinstance(grad_req, str):
             grad_req = "null"
         if isinstance(args, dict):
             args = {n: x for n, x in args.items() if n in self.list_arguments()}
-        return _executor(super().bind(ctx, args, args_grad, grad_req, aux_states))
+        return _executor(super().bind(ctx, args, args_grad, grad_req, aux_states, group2ctx))
 
-    def simple_bind(self, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, **shapes: Any) -> Any:
+    def simple_bind(  # type: ignore[override]
+        self, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, group2ctx: Any = None, **shapes: Any
+    ) -> Any:
         known = {k: v for k, v in shapes.items() if k in self.list_inputs()}
-        return _executor(super().simple_bind(ctx, grad_req, **known))
+        return _executor(super().simple_bind(ctx, grad_req, group2ctx, **known))
 
     def eval(self, ctx: Any = None, **args: Any) -> Any:
         return own(super().eval(ctx, **args))
@@ -144,12 +149,12 @@ def Variable(  # noqa: N802 (MXNet's name)
     dtype: Any = None, init: Any = None, stype: Any = None, **more: Any,
 ) -> Any:  # fmt: skip
     """An argument, with attributes for those who train."""
-    told = {k.strip("_"): v for k, v in {**ATTRIBUTES.current, **(attr or {}), **more}.items()}
-    told |= {k: v for k, v in (("lr_mult", lr_mult), ("wd_mult", wd_mult)) if v is not None}
+    attributes = {k.strip("_"): v for k, v in {**ATTRIBUTES.current, **(attr or {}), **more}.items()}
+    attributes |= {k: v for k, v in (("lr_mult", lr_mult), ("wd_mult", wd_mult)) if v is not None}
     if init is not None:
-        told["init"] = init if isinstance(init, str) else init.dumps()
-    made: Any = ours.Variable(name, shape, dtype or np.float32).entry[0]
-    variable = replace(made, attrs={k: str(v) for k, v in told.items()})
+        attributes["init"] = init if isinstance(init, str) else init.dumps()
+    leaf: Any = ours.Variable(name, shape, dtype or np.float32).entry[0]
+    variable = replace(leaf, attrs={k: str(v) for k, v in attributes.items()}, group=group_in(attributes))
     return own_symbol(Symbol([(variable, 0)]))
 
 
@@ -169,10 +174,14 @@ def _named(function: Callable[..., Any], op: str, rule: bool) -> Callable[..., A
 
     def called(*operands: Any, name: str | None = None, attr: Any = None, **settings: Any) -> Any:
         kept = {k: v for k, v in settings.items() if k not in WITHOUT_MEANING and not k.startswith("__")}
-        told = MANAGER.current.get(name, op)
+        full_name = MANAGER.current.get(name, op)
+        with grouped(group_in(attr or {}) or group_around()):
+            return make(operands, full_name, kept)
+
+    def make(operands: Any, full_name: str, kept: Any) -> Any:
         if not rule and rules.carried(op) and not _takes(function, kept):
-            return own_symbol(rules.symbol(op, *operands, name=told, **kept))
-        return own_symbol(function(*operands, name=told, **kept))
+            return own_symbol(rules.symbol(op, *operands, name=full_name, **kept))
+        return own_symbol(function(*operands, name=full_name, **kept))
 
     called.__name__, called.__doc__ = op, function.__doc__
     return called

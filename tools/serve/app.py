@@ -136,20 +136,24 @@ class App:
                 except MezzoError as error:
                     raise Refused(400, str(error)) from error
                 return _json({})
-            case _, ["v2", "models", name, *rest]:
-                version, rest = (rest[1], rest[2:]) if rest[:1] == ["versions"] and len(rest) > 1 else ("", rest)
-                return await self._of_model(method, name, version, rest, scope, receive)
+            case _, ["v2", "models", name, *segments]:
+                version, segments = (
+                    (segments[1], segments[2:])
+                    if segments[:1] == ["versions"] and len(segments) > 1
+                    else ("", segments)
+                )
+                return await self._of_model(method, name, version, segments, scope, receive)
         raise Refused(404, f"there is no {method} {scope['path']}")
 
     async def _of_model(
-        self, method: str, name: str, version: str, rest: list[str], scope: Scope, receive: Receive
+        self, method: str, name: str, version: str, segments: list[str], scope: Scope, receive: Receive
     ) -> Any:
         try:
             model = self.models.find(name, version)
         except KeyError as error:
             loading = name in self.models.sources and not self.models.served.get(name)
             raise Refused(503 if loading else 404, error.args[0], {"retry-after": "1"} if loading else {}) from error
-        match method, rest:
+        match method, segments:
             case "GET", []:
                 about = {"name": name, "versions": [*self.models.served[name]], "platform": "mezzo"}
                 return _json({**about, "inputs": model.inputs, "outputs": model.outputs})
@@ -157,8 +161,8 @@ class App:
                 return 200, {}, [b""]
             case "GET", ["stats"]:
                 stats = model.session.stats()
-                told = {"runs": stats.runs, "programs": stats.programs, "arena_bytes": stats.arena_bytes}
-                return _json({"model_stats": [{"name": name, "version": model.version, **told}]})
+                counts = {"runs": stats.runs, "programs": stats.programs, "arena_bytes": stats.arena_bytes}
+                return _json({"model_stats": [{"name": name, "version": model.version, **counts}]})
             case "POST", ["infer"]:
                 with model.used():
                     return await self._infer(model, scope, receive)
@@ -214,9 +218,11 @@ class App:
         Raises Refused for one that is too large (before it is read, where it says so), too slow, compressed, or for
         which there is no room, and Gone.
         """
-        said = _number(scope, b"content-length")
-        if said is not None and said > self.limits.request:
-            raise Refused(413, f"the request has {said} bytes, {self.limits.request} allowed", {"connection": "close"})
+        length = _number(scope, b"content-length")
+        if length is not None and length > self.limits.request:
+            raise Refused(
+                413, f"the request has {length} bytes, {self.limits.request} allowed", {"connection": "close"}
+            )
         if any(n == b"content-encoding" and v.strip() not in (b"", b"identity") for n, v in scope["headers"]):
             raise Refused(415, "compressed requests are not read: send it as it is")
         body = bytearray()

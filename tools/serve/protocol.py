@@ -70,14 +70,14 @@ def read(body: bytes | bytearray, head: int | None, inputs: Sequence[Port], outp
     if head is not None and not 0 <= head <= len(body):
         raise _bad(f"Inference-Header-Content-Length is {head}, the body has {len(body)} bytes")
     try:
-        said = json.loads(bytes(memoryview(body)[:head]))
+        request = json.loads(bytes(memoryview(body)[:head]))
     except (ValueError, RecursionError) as error:
         raise _bad(f"the body is no JSON: {error}") from error
-    said = _mapping(said, "the body")
-    parameters = _parameters(said, "the request")
+    request = _mapping(request, "the body")
+    parameters = _parameters(request, "the request")
     tail, at, feeds = memoryview(body)[len(body) if head is None else head :], 0, dict[str, Array]()
     known = {p.name: p for p in inputs}
-    for entry in _list(said.get("inputs"), "inputs"):
+    for entry in _list(request.get("inputs"), "inputs"):
         about = _mapping(entry, "an input")
         name = _name(about, "an input")
         if name not in known or name in feeds:
@@ -94,9 +94,9 @@ def read(body: bytes | bytearray, head: int | None, inputs: Sequence[Port], outp
         raise _bad(f"{len(tail) - at} bytes behind the last tensor belong to none")
     return Inquiry(
         feeds,
-        _wanted(said.get("outputs"), {p.name for p in outputs}, _flag(parameters, "binary_data_output")),
+        _wanted(request.get("outputs"), {p.name for p in outputs}, _flag(parameters, "binary_data_output")),
         _flag(parameters, "binary_data_output"),
-        str(said.get("id", "")),
+        str(request.get("id", "")),
         _seconds(parameters),
     )
 
@@ -209,12 +209,12 @@ def _wanted(entries: Any, known: set[str], binary: bool) -> dict[str, bool] | No
 
 def _seconds(parameters: Mapping[str, Any]) -> float | None:
     """`timeout`, in microseconds."""
-    said = parameters.get("timeout")
-    if said is None or said == 0:
+    timeout = parameters.get("timeout")
+    if timeout is None or timeout == 0:
         return None
-    if type(said) is not int or not 0 < said <= LARGEST:
-        raise _bad(f"the timeout {said!r} is no number of microseconds")
-    return said * MICROSECONDS
+    if type(timeout) is not int or not 0 < timeout <= LARGEST:
+        raise _bad(f"the timeout {timeout!r} is no number of microseconds")
+    return timeout * MICROSECONDS
 
 
 def written(asked: Inquiry, results: Mapping[str, Any], model: str, version: str) -> tuple[list[bytes], int | None]:
@@ -248,22 +248,22 @@ def _bytes_of(array: Array, kind: DType) -> bytes:
 
 def tensors(ports: Sequence[Port]) -> list[dict[str, Any]]:
     """Inputs or outputs as metadata of a model tells them: dims that are open are -1."""
-    told = []
+    metadata = []
     for port in ports:
         if not isinstance(port.type, Tensor) or port.type.dtype not in NAMES:
             raise InputError(
                 f"{port} cannot be sent over HTTP", hint="models with such inputs or outputs run in Python"
             )
         dims = [d if isinstance(d, int) else -1 for d in port.type.dims or ()]
-        told.append({"name": port.name, "datatype": NAMES[port.type.dtype], "shape": dims})
-    return told
+        metadata.append({"name": port.name, "datatype": NAMES[port.type.dtype], "shape": dims})
+    return metadata
 
 
 def _flag(parameters: Mapping[str, Any], name: str, usual: bool = False) -> bool:
-    said = parameters.get(name, usual)
-    if not isinstance(said, bool):
-        raise _bad(f"{name} is {said!r}, not true or false")
-    return said
+    value = parameters.get(name, usual)
+    if not isinstance(value, bool):
+        raise _bad(f"{name} is {value!r}, not true or false")
+    return value
 
 
 def _parameters(of: Mapping[str, Any], where: str) -> Mapping[str, Any]:

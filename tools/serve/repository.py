@@ -29,11 +29,11 @@ class Source:
         if self.path.is_file():
             return {"1": self.path}
         numbers = sorted((p for p in self.path.glob("*") if p.name.isdigit() and p.is_dir()), key=lambda p: int(p.name))
-        found = {p.name: model for p in numbers if (model := _model_in(p)) is not None}
-        if not found:
+        files = {p.name: model for p in numbers if (model := _model_in(p)) is not None}
+        if not files:
             hint = "a file, or a folder NAME/1/model.onnx"
             raise InputError("there is no model", where=str(self.path), hint=hint)
-        return found
+        return files
 
 
 def _model_in(folder: Path) -> Path | None:
@@ -44,29 +44,29 @@ def _model_in(folder: Path) -> Path | None:
 def sources(given: Sequence[str]) -> tuple[Source, ...]:
     """Models of NAME=PATH, a file, or a folder of files and folders. Raises InputError for what is none, and for a name
     that stands for two."""
-    found: list[Source] = []
+    listed: list[Source] = []
     for text in given:
-        name, named, rest = text.partition("=")
-        path = Path(rest if named else text)
+        name, named, location = text.partition("=")
+        path = Path(location if named else text)
         if path.is_file() or (named and path.is_dir()):
-            found.append(Source(name if named else path.stem, path))
+            listed.append(Source(name if named else path.stem, path))
             continue
         inside = sorted(path.glob("*")) if path.is_dir() else []
         models = [Source(p.stem if p.is_file() else p.name, p) for p in inside if p.is_dir() or p.suffix in SUFFIXES]
         if not models:
             raise InputError("there is no model", where=text, hint="give files, folders, or NAME=PATH")
-        found += models
-    for source in found:
+        listed += models
+    for source in listed:
         source.versions()
         if not source.name or "/" in source.name:
             raise InputError(
                 f"{source.name!r} is no name of a model", where="serve", hint="give NAME=PATH, without a /"
             )
-    names = [s.name for s in found]
+    names = [s.name for s in listed]
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise InputError(f"{twice!r} stands for two models", where="serve", hint="give NAME=PATH")
-    return tuple(found)
+    return tuple(listed)
 
 
 class Repository:

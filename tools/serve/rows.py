@@ -71,16 +71,16 @@ def _reached(
         axes, where = OWN[node.record.kind], touched[node.inputs[0]]
         rows = where.any(tuple(range(axes, where.ndim)), keepdims=True)
         return {n: np.broadcast_to(rows if np.ndim(r) == where.ndim else True, r.shape) for n, r in results.items()}
-    found = {n: np.zeros(np.shape(r), bool) for n, r in results.items()}
+    reached = {n: np.zeros(np.shape(r), bool) for n, r in results.items()}
     ran = False
     if all(isinstance(read[n], np.ndarray) for n in touched):
         for other in _others(run, read, touched, rng):
             ran = True
             for name, result in results.items():
-                found[name] |= _differ(result, other[name])
+                reached[name] |= _differ(result, other[name])
     if not ran:
         return {n: np.ones(np.shape(r), bool) for n, r in results.items()}
-    return {n: f for n, f in found.items() if f.any()}
+    return {n: f for n, f in reached.items() if f.any()}
 
 
 def _others(run: Run, read: Mapping[str, Any], touched: Mapping[str, Array], rng: Any) -> Iterator[dict[str, Any]]:

@@ -99,9 +99,9 @@ class Served:
         first, more = {d[0] if d else None for d in dims}, {n for d in dims for n in d[1:]}
         row = next(iter(first), None)
         if len(first) != 1 or not isinstance(row, str) or row in more or any(type(d) is int for d in ends):
-            told = ", ".join(map(str, (*self.session.inputs, *self.session.outputs)))
+            ports = ", ".join(map(str, (*self.session.inputs, *self.session.outputs)))
             hint = "serve it with --batch 1, or export it with an open dim in front"
-            raise InputError(f"requests cannot run together: {told}", where=self.name, hint=hint)
+            raise InputError(f"requests cannot run together: {ports}", where=self.name, hint=hint)
         return row
 
     def _warmed(self, row: str | None) -> str:

@@ -206,8 +206,8 @@ def _recoded(c: Converter, x: str, boxes: list[str], start: int, kind: str) -> V
         edges = boxes
     parts = [c.slice(x, 2, 0, start)] if start else []
     width = c.size(x, 2)
-    rest = [c.slice(x, 2, start + 4, width)] if width > start + 4 else []
-    return c.op("Concat", *parts, *edges, *rest, axis=2)
+    tail = [c.slice(x, 2, start + 4, width)] if width > start + 4 else []
+    return c.op("Concat", *parts, *edges, *tail, axis=2)
 
 
 @rule("_contrib_MultiBoxDetection", "_npx_multibox_detection")

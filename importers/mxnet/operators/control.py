@@ -49,19 +49,22 @@ def foreach(
     """One step of the subgraph for each element of the first axis: stacked results, then the last states."""
     (part,) = c.parts
     scanned, states = len(in_data_locs), len(in_state_locs)
-    rows, first, rest = data[:scanned], data[scanned : scanned + states], list(data[scanned + states :])
+    rows, first, remaining = data[:scanned], data[scanned : scanned + states], list(data[scanned + states :])
     types = [*(_kept(c, s) for s in first), *(Tensor(c.dtype(r), c.dims(r)[1:]) for r in rows)]
 
     def step(g: Converter, *values: str) -> list[str]:
         operands = _ordered(
-            part.inputs, (in_data_locs, [*values[states:]]), (in_state_locs, [*values[:states]]), (remain_locs, rest)
+            part.inputs,
+            (in_data_locs, [*values[states:]]),
+            (in_state_locs, [*values[:states]]),
+            (remain_locs, remaining),
         )
         results = part.write(g, operands)
         return [*results[num_out_data:], *results[:num_out_data]]
 
-    made = c.op("Scan", *first, *rows, outputs=num_outputs, body=Body(types, step), num_scan_inputs=scanned)
-    made = made if isinstance(made, tuple) else (made,)
-    return (*made[states:], *made[:states])
+    outputs = c.op("Scan", *first, *rows, outputs=num_outputs, body=Body(types, step), num_scan_inputs=scanned)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return (*outputs[states:], *outputs[:states])
 
 
 @rule("_while_loop")
@@ -97,10 +100,12 @@ def while_loop(
         return [holds(g, after), *after, *results[:num_out_data]]
 
     types = [Tensor(DType.INT64, ()), Tensor(DType.BOOL, ()), *(_kept(c, v) for v in first)]
-    made = c.op("Loop", c.const(max_iterations), holds(c, first), *first, outputs=num_outputs, body=Body(types, step))
-    made = made if isinstance(made, tuple) else (made,)
-    stacked = [_filled_up(c, x, max_iterations) for x in made[len(first) :]]
-    return (*stacked, *made[: len(first)])
+    outputs = c.op(
+        "Loop", c.const(max_iterations), holds(c, first), *first, outputs=num_outputs, body=Body(types, step)
+    )
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    stacked = [_filled_up(c, x, max_iterations) for x in outputs[len(first) :]]
+    return (*stacked, *outputs[: len(first)])
 
 
 def _filled_up(c: Converter, x: str, rows: int) -> str:

@@ -71,20 +71,20 @@ def ctc_loss(
     never = c.const(np.float32(NEVER))
     begin = c.Less(positions(c, states, 1), c.const(np.array(2)))
     start = c.Where(begin, c.squeeze(c.slice(chances, 0, 0, 1), 0), never)
-    rest, times = c.slice(chances, 0, 1, None), c.slice(c.reshape(positions(c, data, 0), [-1]), 0, 1, None)
+    tail, times = c.slice(chances, 0, 1, None), c.slice(c.reshape(positions(c, data, 0), [-1]), 0, 1, None)
     dims = c.dims(start)
 
     def step(g: Any, alpha: str, row: str, time: str) -> tuple[str, ...]:
         edge = np.array([0, 1, 0, 0])
         one = g.Slice(g.Pad(alpha, edge, never), np.array([0]), np.array([-1]), np.array([1]))
         two = g.Slice(g.Pad(alpha, 2 * edge, never), np.array([0]), np.array([-2]), np.array([1]))
-        made = g.Add(_sum_of_chances(g, alpha, one, g.Where(leap, two, never)), row)
+        next_alpha = g.Add(_sum_of_chances(g, alpha, one, g.Where(leap, two, never)), row)
         if frames is None:
-            return (made,)
-        return (g.Where(g.Less(time, g.Unsqueeze(frames, np.array([1]))), made, alpha),)
+            return (next_alpha,)
+        return (g.Where(g.Less(time, g.Unsqueeze(frames, np.array([1]))), next_alpha, alpha),)
 
     types = [Tensor(DType.FLOAT, dims), Tensor(DType.FLOAT, dims), Tensor(DType.INT64, ())]
-    last = c.Scan(start, rest, times, body=Body(types, step), num_scan_inputs=2)
+    last = c.Scan(start, tail, times, body=Body(types, step), num_scan_inputs=2)
     twice = c.Add(counts, counts)
     ends = [c.GatherElements(last, twice, axis=1)]
     some = c.Greater(counts, c.const(np.array(0)))

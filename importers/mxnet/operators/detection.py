@@ -91,8 +91,8 @@ def paired(c: Converter, scores: str, least: float, most: int | None = None) -> 
     none = [c.full(c.shape_with([batch, n]), -1, DType.INT64) for n in (rows, columns)]
     steps = c.Range(c.const(0), c.squeeze(count, 0), c.const(1))
     body = Body([*state, Tensor(DType.INT64, ())], step)
-    made = c.Scan(scores, *none, steps, outputs=3, body=body, num_scan_inputs=1)
-    return made[1], made[2]
+    results = c.Scan(scores, *none, steps, outputs=3, body=body, num_scan_inputs=1)
+    return results[1], results[2]
 
 
 def _mined(c: Converter, predicted: str, positive: str, candidate: str, ratio: float) -> Value:
@@ -137,7 +137,7 @@ def bipartite_matching(c: Converter, data: str, *, threshold: float, is_ascend: 
     rows and columns that are left. MXNet makes one more than `topk` of them."""
     scores = data if c.rank(data) == 3 else c.reshape(data, [-1, *c.sizes(data)[-2:]])
     high = c.Neg(scores) if is_ascend else scores
-    found = paired(c, high, -threshold if is_ascend else threshold, topk + 1 if topk > 0 else None)
+    pairs = paired(c, high, -threshold if is_ascend else threshold, topk + 1 if topk > 0 else None)
     lead = [c.dim(data, i) for i in range(c.rank(data) - 2)]
-    sides = zip(found, (c.dim(data, -2), c.dim(data, -1)), strict=True)
+    sides = zip(pairs, (c.dim(data, -2), c.dim(data, -1)), strict=True)
     return tuple(c.constant(c.Reshape(c.cast(f, c.dtype(data)), c.shape_with([*lead, size]))) for f, size in sides)

@@ -113,11 +113,11 @@ def mod(c: Converter, x: str, y: str) -> Value:
     """The remainder with the sign of the divisor; 0 where that is 0."""
     zero = c.number(0, y)
     none = c.Equal(y, zero)
-    rest = c.Mod(x, c.Where(none, c.number(1, y), y), fmod=int(c.dtype(x).floating))
+    remainder = c.Mod(x, c.Where(none, c.number(1, y), y), fmod=int(c.dtype(x).floating))
     if c.dtype(x).floating:
-        apart = c.And(c.Not(c.Equal(rest, zero)), c.Xor(c.Less(rest, zero), c.Less(y, zero)))
-        rest = c.Add(rest, c.Where(apart, y, zero))
-    return c.Where(none, zero, rest)
+        apart = c.And(c.Not(c.Equal(remainder, zero)), c.Xor(c.Less(remainder, zero), c.Less(y, zero)))
+        remainder = c.Add(remainder, c.Where(apart, y, zero))
+    return c.Where(none, zero, remainder)
 
 
 def compared(c: Converter, op: str, x: str, y: str, *, negate: bool = False) -> Value:

@@ -27,11 +27,11 @@ def _unsigned(op: str, attrs: Mapping[str, str]) -> bool:
 
 def _factor(c: Converter, part: Part, values: Sequence[str]) -> Value:
     """Factors that a fused normalisation has for the channels of the weight."""
-    told = dict(part.uses)
-    first = 2 if literal(told["Convolution"].get("no_bias", "False")) else 3
+    attrs_by_op = dict(part.uses)
+    first = 2 if literal(attrs_by_op["Convolution"].get("no_bias", "False")) else 3
     gamma, variance = values[first], values[first + 3]
-    eps = float(literal(told["BatchNorm"].get("eps", "0.001")))
-    scale = c.number(1, gamma) if literal(told["BatchNorm"].get("fix_gamma", "True")) else gamma
+    eps = float(literal(attrs_by_op["BatchNorm"].get("eps", "0.001")))
+    scale = c.number(1, gamma) if literal(attrs_by_op["BatchNorm"].get("fix_gamma", "True")) else gamma
     factor = c.Div(scale, c.Sqrt(c.Add(variance, c.number(eps, variance))))
     return c.unsqueeze(factor, *range(1, c.rank(values[1])))
 
@@ -127,10 +127,10 @@ def fused_dense(
 
 
 def _only(c: Converter, part: Part, operands: Any) -> Value:
-    made = part.write(c, operands)
-    if len(made) != 1:
-        raise ModelError(f"its subgraph has {len(made)} results")
-    return made[0]
+    results = part.write(c, operands)
+    if len(results) != 1:
+        raise ModelError(f"its subgraph has {len(results)} results")
+    return results[0]
 
 
 @rule("_sg_mkldnn_selfatt_qk", "_sg_mkldnn_selfatt_valatt")

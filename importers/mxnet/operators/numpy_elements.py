@@ -331,12 +331,12 @@ def percentile(
     """Elements of the sorted axes, or between two of them. Percentiles that are an operand come as a first axis."""
     a = floating(c, a)
     axes = c.axes(a, axis)
-    rest = [i for i in range(c.rank(a)) if i not in axes]
+    other_axes = [i for i in range(c.rank(a)) if i not in axes]
     count = 1
     for i in axes:
         count *= c.size(a, i, "to take a percentile of it")
-    moved = c.transpose(a, [*axes, *rest])
-    flat = c.Reshape(moved, c.shape_with([count, *(c.dim(a, i) for i in rest)]))
+    moved = c.transpose(a, [*axes, *other_axes])
+    flat = c.Reshape(moved, c.shape_with([count, *(c.dim(a, i) for i in other_axes)]))
     up = ordered(c, flat, 0, largest=False)[0]
     wanted = c.const(float(q_scalar), DType.DOUBLE) if q is None else c.cast(q, DType.DOUBLE)
     place = c.Mul(c.Div(wanted, c.const(100.0, DType.DOUBLE)), c.const(float(count - 1), DType.DOUBLE))
@@ -352,7 +352,7 @@ def percentile(
         if interpolation == "midpoint":
             result = c.Mul(c.Add(first, second), c.number(0.5, a))
         else:
-            share = c.reshape(part, [-1, *[1] * len(rest)]) if many else part
+            share = c.reshape(part, [-1, *[1] * len(other_axes)]) if many else part
             result = c.Add(first, c.Mul(c.Sub(second, first), share))
     else:
         raise UnsupportedModel(f"percentiles by {interpolation!r} are not known")

@@ -64,11 +64,11 @@ def npx_reshape(c: Converter, a: str, *, newshape: tuple[int, ...], reverse: boo
 
 def _from_the_right(codes: Sequence[int]) -> list[int]:
     items: list[list[int]] = []
-    rest = list(codes)
-    while rest:
-        width = 3 if rest[0] == SPLIT else 1
-        items.append(rest[:width])
-        rest = rest[width:]
+    remaining = list(codes)
+    while remaining:
+        width = 3 if remaining[0] == SPLIT else 1
+        items.append(remaining[:width])
+        remaining = remaining[width:]
     return [v for item in reversed(items) for v in (item if len(item) == 1 else [SPLIT, item[2], item[1]])]
 
 
@@ -572,7 +572,7 @@ def tensorsolve(c: Converter, a: str, b: str, *, a_axes: Any = ()) -> Any:
     if a_axes:
         last = [c.axis(a, i) for i in a_axes]
         a = c.transpose(a, [*(i for i in range(c.rank(a)) if i not in last), *last])
-    rest = c.sizes(a, "to solve for it")[c.rank(b) :]
-    side = math.prod(rest)
+    dims = c.sizes(a, "to solve for it")[c.rank(b) :]
+    side = math.prod(dims)
     solved = lapack(c, "Solve", c.reshape(a, [side, side]), c.reshape(b, [side, 1]))
-    return c.reshape(solved, rest)
+    return c.reshape(solved, dims)

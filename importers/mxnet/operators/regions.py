@@ -19,14 +19,14 @@ from .nn import spread
 def _anchors(stride: int, scales: Sequence[float], ratios: Sequence[float]) -> Any:
     """Corners of the first place, in float32 as MXNet rounds them."""
     f, middle = np.float32, np.float32(0.5 * (stride - 1))
-    made = []
+    corners = []
     for ratio in ratios:
         wide = np.floor(np.sqrt(np.floor(f(stride * stride) / f(ratio))) + f(0.5))
         for scale in scales:
             w, h = wide * f(scale), np.floor(wide * f(scale) / f(scale) * f(ratio) + f(0.5)) * f(scale)
             half = f(0.5) * (w - f(1)), f(0.5) * (h - f(1))
-            made.append([middle - half[0], middle - half[1], middle + half[0], middle + half[1]])
-    return np.array(made, np.float32)
+            corners.append([middle - half[0], middle - half[1], middle + half[0], middle + half[1]])
+    return np.array(corners, np.float32)
 
 
 @rule("_contrib_Proposal", single=True)
@@ -81,17 +81,17 @@ def proposal(
     before = min(rpn_pre_nms_top_n if rpn_pre_nms_top_n > 0 else count, count)
     order = c.op("TopK", scores, c.ints(before), outputs=2, axis=1, largest=1)[1]
     scores = c.GatherElements(scores, order, axis=1)
-    found = c.GatherElements(c.op("Concat", *edges, axis=2), c.Expand(order, c.ints(1, 1, 4)), axis=1)
+    corners = c.GatherElements(c.op("Concat", *edges, axis=2), c.Expand(order, c.ints(1, 1, 4)), axis=1)
     kept, points = [], []
     for picture in range(batch):
-        here = [c.slice(v, 0, picture, picture + 1) for v in (found, scores)]
+        here = [c.slice(v, 0, picture, picture + 1) for v in (corners, scores)]
         chosen = _chosen(c, here[0], min(rpn_post_nms_top_n, before), threshold, rpn_post_nms_top_n)
         numbers = c.full(c.ints(rpn_post_nms_top_n, 1), picture, c.dtype(scores))
         kept.append(c.op("Concat", numbers, c.Gather(c.squeeze(here[0], 0), chosen, axis=0), axis=1))
         points.append(c.Gather(c.squeeze(here[1], 0), chosen, axis=0))
-    made = [c.op("Concat", *v, axis=0) if batch > 1 else v[0] for v in (kept, points)]
-    made = [c.constant(v) for v in made]
-    return tuple(made) if output_score else made[0]
+    results = [c.op("Concat", *v, axis=0) if batch > 1 else v[0] for v in (kept, points)]
+    results = [c.constant(v) for v in results]
+    return tuple(results) if output_score else results[0]
 
 
 def _moved(c: Converter, boxes: Any, deltas: list[str], *, iou_loss: bool) -> list[str]:
@@ -99,15 +99,15 @@ def _moved(c: Converter, boxes: Any, deltas: list[str], *, iou_loss: bool) -> li
     like = deltas[0]
     if iou_loss:
         return [c.Add(c.array(boxes[:, i].reshape(1, -1, 1), like), d) for i, d in enumerate(deltas)]
-    made: list[list[str]] = []
+    corners: list[list[str]] = []
     for axis in range(2):
         size = boxes[:, axis + 2] - boxes[:, axis] + np.float32(1)
         middle = boxes[:, axis] + np.float32(0.5) * (size - np.float32(1))
         side, place = (c.array(v.reshape(1, -1, 1), like) for v in (size, middle))
         centre = c.Add(c.Mul(deltas[axis], side), place)
         half = c.Mul(c.Sub(c.Mul(c.Exp(deltas[axis + 2]), side), c.number(1, like)), c.number(0.5, like))
-        made.append([c.Sub(centre, half), c.Add(centre, half)])
-    return [made[0][0], made[1][0], made[0][1], made[1][1]]
+        corners.append([c.Sub(centre, half), c.Add(centre, half)])
+    return [corners[0][0], corners[1][0], corners[0][1], corners[1][1]]
 
 
 def _chosen(c: Converter, boxes: str, most: int, threshold: float, rows: int) -> Value:
@@ -116,10 +116,10 @@ def _chosen(c: Converter, boxes: str, most: int, threshold: float, rows: int) ->
     wider = c.Add(boxes, c.array([0, 0, 1, 1], boxes))
     n = c.size(boxes, 1)
     ranks = c.const(np.arange(n, 0, -1, dtype=np.float32).reshape(1, 1, n))
-    found = c.NonMaxSuppression(
+    selected = c.NonMaxSuppression(
         c.cast(wider, DType.FLOAT), ranks, c.ints(most), c.const(np.array([threshold], np.float32))
     )
-    places = c.squeeze(c.slice(found, 1, 2, 3), 1)
+    places = c.squeeze(c.slice(selected, 1, 2, 3), 1)
     count = c.op("Shape", places, start=0, end=1)
     return c.Gather(places, c.Mod(c.const(np.arange(rows)), count), axis=0)
 

@@ -89,8 +89,8 @@ class _Blob:
         total = c.size(blob, 0, "for recurrent layers") if c.rank(blob) == 1 else len(c.dims(blob))
         later = (layers - 1) * directions * self.rows * (hidden * directions + hidden + 2)
         left = total - later - directions * self.rows * (hidden + 2)
-        self.inputs, rest = divmod(left, directions * self.rows)
-        if rest or self.inputs < 1:
+        self.inputs, remainder = divmod(left, directions * self.rows)
+        if remainder or self.inputs < 1:
             raise ModelError(f"{total} parameters do not fit {layers} layers of {mode} with {hidden} units")
 
     def layer(self, layer: int, width: int) -> tuple[str, str, str]:

@@ -332,12 +332,12 @@ def diagonal(c: Converter, x: str, first: int, second: int, k: int) -> Value:
     """The elements where the index of one axis is that of another plus k, as the last axis."""
     rows, columns = c.size(x, first), c.size(x, second)
     count = max(min(rows, columns - k) if k >= 0 else min(rows + k, columns), 0)
-    rest = [i for i in range(c.rank(x)) if i not in (first, second)]
-    moved = c.transpose(x, [first, second, *rest])
+    others = [i for i in range(c.rank(x)) if i not in (first, second)]
+    moved = c.transpose(x, [first, second, *others])
     places = np.arange(count)
     index = np.stack([places + max(-k, 0), places + max(k, 0)], 1)
     picked: str = c.GatherND(moved, c.const(index))
-    return c.transpose(picked, [*range(1, len(rest) + 1), 0]) if rest else picked
+    return c.transpose(picked, [*range(1, len(others) + 1), 0]) if others else picked
 
 
 # Fills
@@ -355,10 +355,10 @@ def ones_like(c: Converter, data: str) -> Any:
 
 def filled(c: Converter, shape: Any, value: float, dtype: Any) -> Value:
     sizes = (shape,) if isinstance(shape, int) else tuple(shape or ())
-    made: str = c.full(c.ints(*(s or 1 for s in sizes)), value, element_type(dtype))
+    fill: str = c.full(c.ints(*(s or 1 for s in sizes)), value, element_type(dtype))
     if 0 in sizes:
-        c.partial[made] = sizes
-    return made
+        c.partial[fill] = sizes
+    return fill
 
 
 rule("_zeros", "_npi_zeros")(lambda c, *, shape=(), dtype="float32": filled(c, shape, 0, dtype))

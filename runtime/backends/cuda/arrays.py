@@ -117,3 +117,11 @@ def ran(session: Session, feeds: Mapping[str, Any], index: int, draw: tuple[int,
         }
         results = session.run(inputs, outputs=buffers, draw=draw)
         return [v if on_gpu(v) else put(v, index) for v in results.values()]
+
+
+def ran_apart(session: Session, feeds: Mapping[str, Any], draw: tuple[int, ...] | None = None) -> list[Any]:
+    """The results of a run over several devices, each on the device that makes it. What goes in and out is brought
+    over the host."""
+    results = session.run({n: fetched(x) if on_gpu(x) else x for n, x in feeds.items()}, draw=draw)
+    at = {p.name: int(d.partition(":")[2]) for d, part in session.program.parts.items() for p in part.outputs}
+    return [put(np.asarray(v), at[n]) for n, v in results.items()]

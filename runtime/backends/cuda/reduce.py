@@ -112,7 +112,9 @@ def _mean(e: Element, count: int, functions: dict[str, str]) -> ReduceForm:
     _numbers(e)
     if e.dtype.floating:
         return _sum(e, result=f"{{}} / ({e.wide}){count}.0")
-    return _sum(e, result=f"({e.wide})({{}} / ({'' if e.dtype.signed else 'unsigned '}long long){max(count, 1)})")
+    total = f"({'' if e.dtype.signed else 'unsigned '}long long)a"  # which may not fit where the mean does
+    kept = (("unsigned long long", "a", "0"),)
+    return ReduceForm(kept, "a += (unsigned long long)v;", "a += o_a;", f"({e.wide})({total} / {max(count, 1)})")
 
 
 def _prod(e: Element, count: int, functions: dict[str, str]) -> ReduceForm:

@@ -30,7 +30,9 @@ class Softmax(Generated):
         if not y.elements:
             return Written(())
         flattened = request.node.op.endswith("Flattened")
-        axis = axis_of(request.node.attrs.get("axis", 1 if flattened else -1), len(sizes))
+        axis = request.node.attrs.get("axis", 1 if flattened else -1)
+        if not (flattened and axis == len(sizes)):  # where it is, each element is a row of its own
+            axis = axis_of(axis, len(sizes))
         rows, e = Rows.of(sizes, range(axis, len(sizes)) if flattened else [axis]), forms[0]
         make = _gradient if request.node.op.endswith("Grad") else _in_registers if rows.in_registers else _online
         return Written((make(rows, e, request.node.op.startswith("Log")),))

@@ -17,7 +17,7 @@ from ....ops.types import Array
 from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, nothing, tensors
 from .api import DST, MULTIPLE_SRC, SRC, Refused
 from .kernel import OneDnn, unavailable
-from .memory import Memory
+from .memory import Memory, moved
 from .postops import Link
 from .primitive import Draft, Operand, address, repacked
 
@@ -54,10 +54,10 @@ class Concat(OneDnn):
             if not layout and _begins(parts, y, axis, row_major(y.rank)) is not None:
                 raise Refused("row-major parts that follow one another are views")
             operands = [
-                Operand(MULTIPLE_SRC + i, ("in", i), Memory(t.sizes, t.dtype, layout), layout)
+                Operand(MULTIPLE_SRC + i, ("in", i), Memory(t.sizes, moved(t.dtype), layout), layout)
                 for i, t in enumerate(parts)
             ]
-            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+            target = Operand(DST, ("out", 0), Memory(y.sizes, moved(y.dtype), layout), layout)
             yield Draft("concat", (*operands, target), (axis,))
 
     def prepare(self, args: KernelArgs) -> Call:
@@ -76,7 +76,8 @@ class Concat(OneDnn):
         known = request.inputs[index]
         if choice.primitives or not isinstance(known, Tensor):
             return super().pack(request, choice, index, array)
-        plain, laid = Memory(known.sizes, known.dtype), Memory(known.sizes, known.dtype, choice.layouts[index])
+        dtype = moved(known.dtype)
+        plain, laid = Memory(known.sizes, dtype), Memory(known.sizes, dtype, choice.layouts[index])
         return repacked(np.ascontiguousarray(array), plain, laid.handle.value)
 
 
@@ -111,12 +112,12 @@ class Split(OneDnn):
         types = [next(outputs) if name else None for name in request.node.outputs]
         if not all(isinstance(t, Tensor) for t in types):
             raise Refused("a part is not requested")
-        at, drafts = 0, []
+        at, drafts, dtype = 0, [], moved(x.dtype)
         for i, part in enumerate(types):
             assert isinstance(part, Tensor)
             begin = tuple(at if d == axis else 0 for d in range(x.rank))
-            source = Memory(part.sizes, x.dtype, x.layout, inside=(x.sizes, begin))
-            target = Memory(part.sizes, x.dtype, x.layout)
+            source = Memory(part.sizes, dtype, x.layout, inside=(x.sizes, begin))
+            target = Memory(part.sizes, dtype, x.layout)
             operands = Operand(SRC, ("in", 0), source, x.layout), Operand(DST, ("out", i), target, x.layout)
             drafts.append(Draft("reorder", operands))
             at += part.sizes[axis]

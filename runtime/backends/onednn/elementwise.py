@@ -6,6 +6,7 @@ https://oneapi-src.github.io/oneDNN/dev_guide_eltwise.html, https://oneapi-src.g
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ....ops import Tensor
 from ....ops.dataclasses import replace
@@ -15,7 +16,7 @@ from .api import DST, SRC, SRC_1, Refused
 from .frames import lying
 from .kernel import OneDnn, floats, result
 from .postops import BINARY, COMMUTE, ELTWISE, Link, applied, keeping, post_ops
-from .primitive import Attributes, Draft, Operand
+from .primitive import Attributes, Draft, Operand, PostOp
 
 
 class Eltwise(OneDnn):
@@ -40,7 +41,21 @@ class Eltwise(OneDnn):
             frame = lying(y.sizes, layout)
             source = Operand(SRC, ("in", at), frame.memory(x.dtype), frame.layout)
             target = Operand(DST, ("out", 0), frame.memory(y.dtype), frame.layout)
-            yield Draft("eltwise_forward", (source, target), settings, Attributes(post_ops(request, links[1:], frame)))
+            post = post_ops(request, links[1:], frame)
+            if link.op == "Elu":
+                yield _keeping_zeros(source, target, settings, post)
+            else:
+                yield Draft("eltwise_forward", (source, target), settings, Attributes(post))
+
+
+def _keeping_zeros(x: Operand, y: Operand, settings: tuple[Any, ...], post: tuple[PostOp, ...]) -> Draft:
+    """A function whose results are no less than `x`, but 0 where oneDNN's is 0 and `x` is -0: the larger of the two.
+
+    Its eltwise primitive takes no other operand behind it, where binary does: its own operation leaves `x` as it is.
+    """
+    larger = PostOp("binary_max", other=x.memory, place=x.place, layout=x.layout)
+    beside = Operand(SRC_1, x.place, x.memory, x.layout)
+    return Draft("binary", (x, beside, y), ("binary_max",), Attributes((PostOp(*settings), larger, *post)))
 
 
 class Binary(OneDnn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -194,7 +195,7 @@ class OneDnn(ABC):
 
 def chosen(choice: Choice, target: TargetSpec) -> tuple[Descriptor, ...]:
     """The primitives that a choice describes."""
-    return tuple(describe(draft, target.threads) for draft in choice.primitives)
+    return tuple(map(describe, choice.primitives, repeat(target.threads)))
 
 
 def held(program: Program) -> dict[Any, int]:

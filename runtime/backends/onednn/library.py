@@ -7,6 +7,7 @@ import os
 import site
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -27,6 +28,8 @@ OFF = "off"
 SPINS = {"GOMP_SPINCOUNT": "50000", "OMP_WAIT_POLICY": "active"}
 UNWATCHED_SPINS = {"GOMP_SPINCOUNT": "5000"}
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
+# Of which machines the wheels are dependencies of this package (pyproject.toml).
+_WHEELS = {("linux", "x86_64"): "onednn-cpu-gomp", ("win32", "AMD64"): "onednn-cpu-vcomp"}
 _SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
 # dnnl_cpu_isa_t: each adds bits to the ones before
 _ISAS = {
@@ -34,6 +37,10 @@ _ISAS = {
     0x67: "avx512_core_vnni", 0x27: "avx512_core", 0x1F: "avx2_vnni_2", 0xF: "avx2_vnni", 0x7: "avx2", 0x3: "avx",
     0x1: "sse41",
 }  # fmt: skip
+
+
+class SlowKernels(UserWarning):
+    """Warning of a machine without the kernels that are installed with this package there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ def find() -> Library | str:
             with spins_bounded():
                 handle = ctypes.CDLL(path)
         except OSError as error:
-            reasons.append(str(error))
+            reasons += [str(error)] if path not in _SYSTEM else []
             continue
         if not hasattr(handle, "dnnl_version"):
             reasons.append(f"{path} is not oneDNN")
@@ -102,7 +109,7 @@ def find() -> Library | str:
     if wanted:
         hint = f"give the file of a oneDNN 3, or {OFF!r}, or leave it out to take the one that is installed"
         raise InputError(f"{SWITCH}={wanted!r} cannot be loaded: {reasons[0]}", where="environment", hint=hint)
-    return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
+    return _missed("; ".join(dict.fromkeys(reasons)) or "it is not installed")
 
 
 @contextmanager
@@ -143,12 +150,53 @@ def fetch() -> None:
 
 
 def _candidates() -> Iterator[str]:
-    for prefix in dict.fromkeys([sys.prefix, site.getuserbase() or sys.prefix, sys.base_prefix]):
+    """Paths of the library, the likeliest first: of this Python, of the prefix or folder into which this package was
+    installed, of what the wheel says of its files, and of the system."""
+    folder = site_packages(__file__)
+    above = os.path.dirname(os.path.dirname(os.path.dirname(folder)))  # of lib/python3.x/site-packages
+    for prefix in dict.fromkeys([sys.prefix, site.getuserbase() or sys.prefix, sys.base_prefix, above, folder]):
         for name in _FILES:
             path = os.path.join(prefix, name)  # pathlib would be a twentieth of `import mezzo`
             if os.path.exists(path):
                 yield path
+    yield from _recorded()
     yield from _SYSTEM
+
+
+def site_packages(file: str) -> str:
+    """The folder into which this package was installed, of the path of this module."""
+    for _ in __name__.split("."):
+        file = os.path.dirname(file)
+    return file
+
+
+def _recorded() -> Iterator[str]:
+    """Files of the library in the record of a wheel that is installed somewhere else."""
+    from importlib import metadata
+
+    for wheel in _WHEELS.values():
+        try:
+            files = metadata.files(wheel) or ()
+        except metadata.PackageNotFoundError:
+            continue
+        paths = [str(file.locate()) for file in files if file.as_posix().endswith(_FILES)]
+        yield from (path for path in paths if os.path.exists(path))
+
+
+def _missed(why: str) -> str:
+    """Tell, once, that kernels are missing which are installed with this package on such a machine."""
+    import platform  # a millisecond of `import mezzo`
+
+    wheel = _WHEELS.get((sys.platform, platform.machine()))
+    if wheel is not None and os.path.exists(__file__):  # not of `mezzo bundle`, which is made to need NumPy alone
+        warnings.warn(
+            f"oneDNN is not found ({why}): NumPy computes instead, often 10 to 20 times slower. Install {wheel} (by "
+            f"--prefix rather than --target, which leaves its file out), name the file by {SWITCH}, or say "
+            f"{SWITCH}={OFF} where that is meant",
+            SlowKernels,
+            stacklevel=3,
+        )
+    return why
 
 
 def openmp() -> list[str]:

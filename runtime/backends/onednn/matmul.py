@@ -143,6 +143,8 @@ def one_row(request: KernelRequest, links: tuple[Link, ...], left: Memory, right
     at = links[0].operands
     if rows != 1 or not longest or not strict or inner * columns < ONE_ROW or not request.constant(at[1]):
         return
+    if request.target.one_layout:
+        return
     operands = [
         Operand(SRC, ("in", at[0]), Memory(left.dims, left.dtype)),
         Operand(WEIGHTS, ("in", at[1]), Memory((columns, inner), right.dtype, strides=transposed(right).strides)),

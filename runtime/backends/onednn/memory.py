@@ -58,6 +58,12 @@ class Memory:
         return _descriptor(self)
 
 
+def moved(dtype: DType) -> DType:
+    """The element type that a primitive is told which only moves elements: float32 for int32, whose bits stay.
+    A reorder of int32 makes float32 of it on the way: docs/onednn-defects.md."""
+    return DType.FLOAT if dtype is DType.INT32 else dtype
+
+
 @lru_cache(maxsize=1024)
 def _descriptor(memory: Memory) -> Handle:
     rank, dtype = len(memory.dims), api.DTYPES.get(memory.dtype)

@@ -17,7 +17,7 @@ from ...ir.graph import Node
 from .api import DST, SRC, Refused
 from .kernel import REFERENCE, OneDnn
 from .library import library
-from .memory import Memory
+from .memory import Memory, moved
 from .postops import Link
 from .primitive import Draft, Operand, describe
 
@@ -39,8 +39,9 @@ class Reorder(OneDnn):
         (x,) = request.inputs
         assert isinstance(x, Tensor)
         layout = links[0].attrs.get("layout", "")
-        source = Operand(SRC, ("in", 0), Memory.of(x), x.layout)
-        yield Draft("reorder", (source, Operand(DST, ("out", 0), Memory(x.sizes, x.dtype, layout), layout)))
+        dtype = moved(x.dtype)
+        source = Operand(SRC, ("in", 0), Memory(x.sizes, dtype, x.layout), x.layout)
+        yield Draft("reorder", (source, Operand(DST, ("out", 0), Memory(x.sizes, dtype, layout), layout)))
 
 
 class Units:
@@ -119,7 +120,7 @@ class Transpose:
             return Declined(f"the input is blocked: {x.layout}")
         order = request.node.attrs.get("perm") or tuple(reversed(range(len(x.sizes))))
         layout = turned(x.layout, order, x.sizes)
-        if layout and not _reorders(Memory(tuple(x.sizes[d] for d in order), x.dtype, layout)):
+        if layout and not _reorders(Memory(tuple(x.sizes[d] for d in order), moved(x.dtype), layout)):
             return Declined(f"oneDNN reorders no {x} here")
         layouts = (x.layout, layout)
         return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=layouts if any(layouts) else ())

@@ -81,12 +81,18 @@ def _leaky(link: Link) -> tuple[str, float, float] | None:
     return ("eltwise_relu", slope, 0.0) if slope else None
 
 
+def _elu(link: Link) -> tuple[str, float, float] | None:
+    """oneDNN makes 0 of -0. No x is above its result where `alpha` is at most 1, so the larger of the two keeps it."""
+    alpha = link.attr("alpha")
+    return ("eltwise_elu", alpha, 0.0) if alpha <= 1 else None
+
+
 NOTHING: Final = -0.0  # to be added: with 0.0 the negative of 0 would be 0, not -0, whose reciprocal is -inf
 # https://oneapi-src.github.io/oneDNN/dev_guide_eltwise.html; ONNX's Round is to the nearest even, as oneDNN's is.
 # Its logarithm and soft_relu are not here: near their zeros they have an absolute error where a relative one is meant
 ELTWISE: Final[dict[str, Eltwise]] = {
     "Abs": lambda n: ("eltwise_abs", 0.0, 0.0),
-    "Elu": lambda n: ("eltwise_elu", n.attr("alpha"), 0.0),
+    "Elu": _elu,
     "Exp": lambda n: ("eltwise_exp", 0.0, 0.0),
     "Gelu": _gelu,
     "HardSigmoid": lambda n: ("eltwise_hardsigmoid", n.attr("alpha"), n.attr("beta")),
@@ -113,6 +119,7 @@ ROWS: Final = frozenset({"Softmax", "LogSoftmax"})
 NOISY: Final = ROWS | frozenset("Sigmoid Tanh Elu Swish Mish HardSwish".split())
 FEW: Final = 1 << 12  # elements of which the exact rectifier takes no longer than a look at the flag
 SUM: Final = "sum"
+SUMS: Final = frozenset({"convolution", "matmul"})  # kinds of operators
 BINARY: Final = {
     "Add": "binary_add", "Mul": "binary_mul", "Sub": "binary_sub", "Div": "binary_div", "Max": "binary_max",
     "Min": "binary_min",
@@ -220,11 +227,19 @@ def applied(request: KernelRequest, link: Link) -> tuple[int, Algorithm] | None:
 LEAST: Final = 2.0**-126  # the inverse of a smaller number may be beyond float32
 
 
+def _without_negative_zeros(request: KernelRequest, links: tuple[Link, ...]) -> bool:
+    """True if what these links make of a step's first result is never -0: sums that begin with 0, and sums of those."""
+    first = chain(request.node)[0]
+    return OPS[first.domain, first.op].kind in SUMS and all(link.op == "Add" for link in links)
+
+
 def post_ops(request: KernelRequest, links: tuple[Link, ...], frame: Frame, sums: bool = True) -> tuple[PostOp, ...]:
     """The post-ops for the links after the anchor, whose result the primitive sees so; Refused where one is none.
     `sums`: whether the primitive can add to what its result holds; pooling and softmax cannot."""
     post = []
-    for link in links:
+    for at, link in enumerate(links):
+        if link.op == "Elu" and not _without_negative_zeros(request, links[:at]):
+            raise Refused("oneDNN's Elu makes 0 of -0")
         algorithms = eltwise(request, link)
         if algorithms:
             post += [PostOp(*algorithm) for algorithm in algorithms]

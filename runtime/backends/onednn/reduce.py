@@ -23,7 +23,7 @@ from .api import DST, SRC, WEIGHTS, Refused
 from .frames import Frame, flat
 from .kernel import WORK, OneDnn, floats, result
 from .memory import Memory
-from .postops import Link, chain, post_ops
+from .postops import NOTHING, Link, chain, post_ops
 from .primitive import Attributes, Draft, Operand, Place, PostOp
 
 # what is done to each element before, how they are combined, and what is done to the result
@@ -60,7 +60,7 @@ class OneDnnReduce(OneDnn):
         if not x.elements:
             raise Refused("there are no elements")
         if all(x.sizes[a] == 1 for a in axes):
-            yield (_single(request, links, x),)
+            yield (_single(request, links, x, 0.0 if axes else NOTHING),)
             return
         for layout in dict.fromkeys((usual(x.layout, x.sizes) if is_permutation(x.layout) else "", "")):
             yield tuple(_drafts(request, links, x, axes, layout))
@@ -80,14 +80,14 @@ def _axes(request: KernelRequest, link: Link, x: Tensor) -> frozenset[int]:
     return frozenset(a % x.rank for a in axes)
 
 
-def _single(request: KernelRequest, links: tuple[Link, ...], x: Tensor) -> Draft:
-    """Return the draft for a single element: the element itself, with the functions before and after the reduction."""
+def _single(request: KernelRequest, links: tuple[Link, ...], x: Tensor, first: float) -> Draft:
+    """Return the draft for a single element: it and `first`, with the functions before and after the reduction."""
     before, _, after = REDUCTIONS[links[0].op]
     y, sizes = result(request), (1, x.elements or 1)
     post = ((PostOp(after),) if after else ()) + post_ops(request, links[1:], flat(y.sizes, 0))
     source = Operand(SRC, ("in", links[0].operands[0]), Memory(sizes, x.dtype))
     target = Operand(DST, ("out", 0), Memory(sizes, y.dtype))
-    settings = (before, 0.0, 0.0) if before else ("eltwise_linear", 1.0, 0.0)
+    settings = (before, 0.0, 0.0) if before else ("eltwise_linear", 1.0, first)
     return Draft("eltwise_forward", (source, target), settings, Attributes(post))
 
 
