@@ -64,9 +64,12 @@ MUTATIONS = (
     Mutation("what is left by a reduction is said to be row-major", "runtime/backends/onednn/reduce.py",
              'layout = usual("".join(letters[kept.index(d)] for d in order if d in kept), y.sizes)', 'layout = ""',
              "reductions", 4),
-    Mutation("dilations of pooling are those of ONNX, one more than oneDNN's", "runtime/backends/onednn/pool.py",
-             "tuple(w.dilation - 1 for w in axes),", "tuple(max(w.dilation - 1, w.stride - 1) for w in axes),",
-             "pools"),
+    Mutation("what pads an image before its first pixel pads it behind the last", "runtime/backends/onednn/pool.py",
+             "tuple(w.before for w in axes),\n"
+             "        # what is left over at the end is cut, where oneDNN would see a negative padding\n"
+             "        tuple((w.out - 1) * w.stride + w.span - n - w.before for w",
+             "tuple(w.after for w in axes),\n"
+             "        tuple((w.out - 1) * w.stride + w.span - n - w.after for w", "pools"),
     Mutation("the average counts the padding", "runtime/backends/onednn/pool.py",
              'if not link.attr("count_include_pad"):', 'if link.attr("count_include_pad"):', "pools"),
     # kernels of NumPy

@@ -119,7 +119,10 @@ def conv(m: Maker) -> str:
         raise Unfit("no channels")
     divisors = [d for d in range(1, channels + 1) if channels % d == 0]
     group = int(m.one((1, 1, 1, channels, m.one(divisors))))
-    out = group * max(1, int(m.one(CHANNELS)) // group)
+    wide = (
+        sizes[-1] if m.chance(0.1) else int(m.one(CHANNELS))
+    )  # as many channels as columns: which ones a constant is for
+    out = group * max(1, wide // group)
     attrs = windows(m, sizes)
     fan = channels // group * int(np.prod(attrs["kernel_shape"]))
     w = m.weight(out, channels // group, *attrs["kernel_shape"], fan=fan)
@@ -128,9 +131,27 @@ def conv(m: Maker) -> str:
     y = m.add("Conv", x, w, m.weight(out) if m.chance(0.6) else None, group=group, **attrs)
     if m.chance(0.25):
         y = normalised(m, y)
+    elif m.chance(0.25):
+        y = scaled(m, y)
+    if m.chance(0.15):
+        y = added(m, y)
     if m.chance(0.45):
         y = activated(m, y)
     return y
+
+
+def scaled(m: Maker, y: str) -> str:
+    """A constant behind a convolution, of one number for all, for each channel or for each column."""
+    channels, columns = m.shape(y)[1], m.shape(y)[-1]
+    shape = m.one(((), (1,), (channels, *[1] * (m.rank(y) - 2)), (1, channels, *[1] * (m.rank(y) - 2)), (columns,)))
+    return m.add(m.one(("Mul", "Mul", "Div", "Add", "Sub")), y, m.positive(*shape))
+
+
+def added(m: Maker, y: str) -> str:
+    """A value of the same shape is added, and sometimes read again."""
+    branch = m.pick(lambda n: m.shape(n) == m.shape(y) and n != y)
+    total = m.add("Add", *((y, branch) if m.chance(0.5) else (branch, y)))
+    return m.add(m.one(("Mul", "Sub")), total, branch) if m.chance(0.4) else total
 
 
 @move(1.5, "convolutions")
