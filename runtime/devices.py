@@ -18,9 +18,10 @@ from .execution.feeds import planned_types
 from .execution.together import together
 from .ir.graph import Graph
 from .ir.infer import infer
-from .passes.place import norms_apart, placed, places_of, spread, unplaced
+from .passes.place import TensorParallel, norms_apart, placed, places_of, spread, unplaced
 
-Placement = Mapping[str, str] | AutoPlace | Literal["auto"]  # patterns and devices, or what is to be found
+# Patterns and devices, what is to be found, or devices that share products
+Placement = Mapping[str, str] | AutoPlace | TensorParallel | Literal["auto"]
 DEVICES: Final[dict[str, Executor]] = {"cpu": EXECUTOR}
 GPU: Final = "gpu:"
 SPARED: Final = 16  # this part of free memory is left to modules, graphs and handles, which no plan counts
@@ -141,6 +142,10 @@ def on_devices(model: Any, name: str, place: Placement | None) -> tuple[Any, Exe
         graph = auto_placed(graph, place)
         if not graph.devices:
             return graph, device_named(name)
+    elif isinstance(place, TensorParallel):
+        from .passes.split import tensor_parallel, untied  # with the first model that is shared out
+
+        graph = tensor_parallel(infer(untied(unplaced(graph))), place).graph
     else:
         graph = spread(graph if place is None else placed(graph, cast(Any, place)))
     members = dict[str, Executor]()

@@ -18,6 +18,7 @@ Homes = dict[
     str, tuple[str, str]
 ]  # of names that are imported when they are used: a module, and what it is called there
 HOMES: Final[Homes] = {  # of `mezzo`
+    "TensorParallel": ("runtime.passes.place", "TensorParallel"),
     "Trainer": ("train.trainer", "Trainer"),
     "amp": ("gluon.amp", ""),
     "as_onnxruntime": ("tools.ort.stand_in", "as_onnxruntime"),

@@ -19,7 +19,7 @@ from ..runtime.ir.interpreter import evaluate
 from ..runtime.ir.prune import prune
 from ..runtime.optimizer.record import matches
 from ..runtime.passes.modes import statistics_of
-from ..runtime.passes.place import placed
+from ..runtime.passes.place import TensorParallel, placed
 from .integers import with_float_weights
 
 
@@ -49,7 +49,7 @@ def placed_source(model: Any, asked: Sequence[str], place: Any, **beside: object
     if place is None:
         return graph
     refuse_beside(beside)
-    return placed(graph, place)
+    return graph if isinstance(place, TensorParallel) else placed(graph, place)
 
 
 def refuse_beside(beside: Mapping[str, object]) -> None:

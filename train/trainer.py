@@ -54,8 +54,8 @@ from .quantize import shares, with_scales
 from .recompute import chosen, sized
 from .rejoin import joined, rejoining
 from .samples import samples_of
-from .step import training_step
 from .team import Team, devices_of, threads_of
+from .tensor import shared_products
 from .totals import evaluation_of, metrics_of
 from .ways import Ways
 
@@ -185,7 +185,9 @@ class Trainer:
             warnings.warn(self.learning.warning, stacklevel=2)
         self.pipeline = pipelined(with_loss, micro_batches, session_device(devices[0]), recompute=recompute)
         self._learned_by = digest(with_loss, self.trained) if self.exchange and self.exchange.workers > 1 else ""
-        steps = partial(training_step, with_loss, value, self.trained, step=self.plan)
+        self._products, steps, self.trained, self.plan = shared_products(
+            with_loss, value, self.trained, self.plan, place
+        )
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
@@ -260,10 +262,14 @@ class Trainer:
         """The graph with the loss as its output, and with metrics as states; the name of the loss."""
         return judged(graph, self.terms, self.sample_weights)
 
+    def _whole(self, states: Mapping[str, Array]) -> Mapping[str, Array]:
+        """States with whole weights, where devices have parts of them."""
+        return states if self._products is None else self._products.whole(states)
+
     def graph(self) -> Graph:
         """The model as it was given, with what it has learned: for inference and export."""
         own = self.source.initializers
-        learned = {n: np.array(a) for n, a in self.states.items() if n in own}
+        learned = {n: np.array(a) for n, a in self._whole(self.states).items() if n in own}
         return with_integer_weights(modes.inference(unplaced(self.source).but(initializers={**own, **learned})))
 
     def export(self, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
@@ -278,6 +284,8 @@ class Trainer:
         now, graph = self.snapshot(), self.graph_of_step
         if self._team is not None:  # that of one device
             graph = self._steps(step=replace(self.plan, shared=None))
+        if self._products is not None:
+            graph = self._products.steps()
         save_onnx(graph.but(initializers={**graph.initializers, **now}), path, opset=opset, standard=True)
 
     # -- training ---------------------------------------------------------------------------------------------------
@@ -461,7 +469,7 @@ class Trainer:
     def snapshot(self) -> dict[str, Array]:
         """A copy of all states: what is learned, the optimizer's numbers, running statistics."""
         if self._team is None:
-            return {n: np.array(a) for n, a in self.states.items()}
+            return {n: np.array(a) for n, a in self._whole(self.states).items()}
         found: list[dict[str, Array]] = self._everywhere(
             lambda r: whole_snapshots({n: np.array(a) for n, a in r.states.items()}, r.graph_of_step, r.exchange)
         )
@@ -469,6 +477,7 @@ class Trainer:
 
     def restore(self, snapshot: Mapping[str, Array]) -> None:
         """Go back to a copy of the states."""
+        snapshot = snapshot if self._products is None else self._products.parts(snapshot)
         for rank in self._ranks:
             one = self._team is None  # else the copy has the states of one device
             own = snapshot if one else own_snapshots(snapshot, rank.states, rank.graph_of_step, rank.exchange)
@@ -495,6 +504,7 @@ class Trainer:
         gives batches of its own, perhaps none, and all get the metrics over all."""
         if self._evaluation is None:
             plain, _ = self._judged(modes.inference(straight_through(self.source)))
+            plain = plain if self._products is None else self._products.graph(plain)
             graph, states = evaluation_of(plain, self._reads, self.states)
             self._evaluation = Session(graph, states=states, **self._how)
         session = self._evaluation
@@ -522,7 +532,7 @@ class Trainer:
         states, parts = self._everywhere(lambda rank: rank._gathered(folder))[0]
         told = whole_snapshots(states_of(self._callbacks) or self._resumed, self.graph_of_step, exchange)
         if exchange is None or exchange.rank == 0:
-            optimizer = self.plan.optimizer.to_dict()
+            optimizer = self._optimizer.to_dict()
             made = checkpoint.Checkpoint(states, self._calls, self._digest(), optimizer, dict(self.notes), told, parts)
         if exchange is None:
             checkpoint.save(folder, made, keep)
@@ -541,7 +551,8 @@ class Trainer:
         if self.exchange is not None:
             self.exchange.compare(self.parameters)
         own = folder, self.states, self.graph_of_step, self.exchange, self._lost
-        return collected(*own, -self._calls % self.plan.gather)
+        states, parts = collected(*own, -self._calls % self.plan.gather)
+        return dict(self._whole(states)), parts
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan. The next
@@ -562,6 +573,7 @@ class Trainer:
             hint = "make the Trainer with the model and the options that it had"
             raise InputError("the checkpoint was written by a training of another graph", where=str(folder), hint=hint)
         arrays = read(found, self.states, self.graph_of_step, self.exchange)
+        arrays = arrays if self._products is None else self._products.parts(arrays)
         for name, array in self.states.items():
             if name not in arrays or type_of(arrays[name]) != type_of(array):
                 raise InputError(f"the checkpoint has no {type_of(array)} {name!r}", where=str(folder))
@@ -597,4 +609,10 @@ class Trainer:
             graph = self._steps(step=replace(self.plan, shared=alone))
         if self.pipeline:  # whose turns the devices tell
             graph = graph.but(nodes=tuple(sorted(graph.nodes, key=lambda n: n.outputs)))
-        return digest(graph, (), self.seed, self.plan.optimizer.to_dict())
+        graph = graph if self._products is None else self._products.steps()
+        return digest(graph, (), self.seed, self._optimizer.to_dict())
+
+    @property
+    def _optimizer(self) -> Optimizer:
+        """The optimizer with the groups that it was given."""
+        return self.plan.optimizer if self._products is None else self._products.optimizer

@@ -58,12 +58,15 @@ def fuse_chains(
     gone: set[str] = set()
     placed: dict[str, Node] = {}
 
-    def following(last: Node) -> Node | None:
+    def following(nodes: list[Node]) -> Node | None:
         """The node that a chain can go on with."""
+        last = nodes[-1]
         result = last.outputs[0]
         if uses.get(result) != 1 or result not in readers or result in keep:
             return None
         reader = readers[result]
+        if reader.device != last.device and nodes[0].record.multiplies:  # its weight is not read on another device
+            return None
         return reader if _plain(reader) and reader.outputs[0] not in gone and _same_size(graph, last, reader) else None
 
     def known(first: Node) -> Chain | None:
@@ -73,7 +76,7 @@ def fuse_chains(
             return None
         nodes = [first]
         for before in earlier.nodes[1:]:
-            reader = following(nodes[-1])
+            reader = following(nodes)
             if reader is None or reader.outputs != before.outputs:
                 return None
             nodes.append(reader)
@@ -82,7 +85,7 @@ def fuse_chains(
     def grown(first: Node) -> Chain:
         """The longest chain that a kernel takes."""
         nodes = [first]
-        while (reader := following(nodes[-1])) is not None:
+        while (reader := following(nodes)) is not None:
             reason = takes(graph, _fused([*nodes, reader]))
             if reason is not None:
                 if stopped is not None:

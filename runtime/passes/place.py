@@ -1,22 +1,47 @@
-"""Placement: the device of every node, from patterns of names, or from what lies near.
+"""Placement: the device of every node, from patterns of names, or from what lies near; how products are to be shared.
 
 A node that no pattern names goes where most bytes of what it reads are made; of equals, where the last of them is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 from ...ops import DType, Tensor
+from ...ops.dataclasses import dataclass
 from ...ops.errors import InputError
 from ..ir.graph import Graph, Node
 from ..ir.typed import TypedBuilder
 from ..optimizer.record import matches
 
 OPEN = 64  # elements that an open dim counts for, where operands are compared
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    """A placement in which products of matrices are shared out among devices, each with a part of their weights.
+
+    `devices` are two or more, of one kind; what is not split is on the first. `weights` are patterns of the names of
+    weights that may be split (shell wildcards).
+
+    >>> TensorParallel(["gpu:0", "gpu:1"]).devices
+    ('gpu:0', 'gpu:1')
+    """
+
+    devices: Sequence[str]
+    weights: Sequence[str] = ("*",)
+
+    def __post_init__(self) -> None:
+        given: Any = self.devices
+        names = given.split(",") if isinstance(given, str) else [*given]
+        if len(names) < 2 or len({*names}) < len(names) or not all(isinstance(d, str) and d for d in names):
+            raise InputError(f"devices={given!r}", where="TensorParallel", hint="two or more: ['gpu:0', 'gpu:1']")
+        object.__setattr__(self, "devices", tuple(n if ":" in n else f"{n}:0" for n in names))
+        patterns = [self.weights] if isinstance(self.weights, str) else self.weights
+        object.__setattr__(self, "weights", tuple(patterns))
 
 
 def placed(graph: Graph, place: Mapping[str, str]) -> Graph:

@@ -73,6 +73,7 @@ __all__ = [
     "Session",
     "SessionOptions",
     "ShapeError",
+    "TensorParallel",
     "Trainer",
     "UnsupportedModel",
     "WireError",

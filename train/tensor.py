@@ -1,0 +1,110 @@
+"""Trainings whose products several devices share: each has parts of weights, of their gradients and of what the
+optimizer keeps. A checkpoint, a snapshot and an export have whole weights, as those of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..ops.errors import InputError
+from ..ops.types import Array
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.infer import infer
+from ..runtime.optimizer import Optimizer
+from ..runtime.passes.place import TensorParallel
+from ..runtime.passes.split import (
+    SplitGraph,
+    part_names,
+    split_array,
+    split_states,
+    tensor_parallel,
+    whole_array,
+)
+from .building import Step
+from .step import training_step
+
+Steps = Callable[..., Graph]  # a training step, with settings of `training_step`
+
+
+@dataclass(slots=True)
+class SharedProducts:
+    """The parts of a training's weights: `steps` makes the step of the whole model."""
+
+    asked: TensorParallel
+    steps: Steps
+    found: SplitGraph
+    optimizer: Optimizer
+    trained: list[str] = field(default_factory=list[str])  # with the names of parts
+
+    @property
+    def _count(self) -> int:
+        return len(self.asked.devices)
+
+    def graph(self, graph: Graph) -> Graph:
+        """Another graph of the same weights, whose products are shared in the same way."""
+        return tensor_parallel(infer(graph), self.asked, self.found.weights).graph
+
+    def whole(self, states: Mapping[str, Array]) -> dict[str, Array]:
+        """Copies of states, in which those of weights are whole."""
+        known = split_states(states, self.found.weights, self._count)
+        parts = {p for group in known.values() for p in group}
+        made = {n: np.array(a) for n, a in states.items() if n not in parts}
+        for name, group in known.items():
+            made[name] = whole_array([states[p] for p in group], self._split(name))
+        return made
+
+    def parts(self, states: Mapping[str, Array]) -> dict[str, Array]:
+        """The states with the parts of weights in place of those that are whole."""
+        made = dict[str, Array]()
+        for name, array in states.items():
+            weight = self._weight(name)
+            if weight and np.shape(array) and np.ndim(array) > self.found.weights[weight].axis:
+                pieces = split_array(array, self.found.weights[weight], self._count)
+                made |= dict(zip(part_names(name, self._count), pieces, strict=True))
+            else:
+                made[name] = array
+        return made
+
+    def _weight(self, name: str) -> str:
+        """The weight that a state belongs to, if it is one that has parts."""
+        if name in self.found.weights:
+            return name
+        kind, _, rest = name.partition("/")
+        weight = rest.partition("/")[2]
+        return weight if kind == "optimizer" and weight in self.found.weights else ""
+
+    def _split(self, name: str) -> Any:
+        return self.found.weights[self._weight(name)]
+
+
+def shared_products(
+    graph: Graph, loss: str, trained: Sequence[str], step: Step, place: object
+) -> tuple[SharedProducts | None, Steps, list[str], Step]:
+    """How the products of a step are shared out, if `place` asks for it; the step, what it learns, and its settings.
+    Raises InputError for what looks at whole weights."""
+    whole = partial(training_step, graph, loss, list(trained))
+    if not isinstance(place, TensorParallel):
+        return None, partial(whole, step=step), [*trained], step
+    if not step.optimizer.elementwise:
+        raise InputError(f"{step.optimizer.kind} measures whole weights, of which devices have parts",
+                         where="place=TensorParallel", hint="an optimizer that steps each element by itself")  # fmt: skip
+    if step.micro_batches > 1:
+        raise InputError("micro_batches= beside TensorParallel", where="Trainer", hint="leave one of them out")
+    found = tensor_parallel(infer(graph), place)
+    names = [p for n in trained for p in found.parts(n)]
+    shared = SharedProducts(place, partial(whole, step=step), found, step.optimizer, names)
+    own = replace(step, optimizer=_grouped(step.optimizer, found, trained))
+    return shared, partial(training_step, found.graph, loss, names, step=own), names, own
+
+
+def _grouped(optimizer: Optimizer, found: SplitGraph, trained: Sequence[str]) -> Optimizer:
+    """The optimizer whose groups hold the parts of what they hold."""
+    groups = [
+        replace(group, patterns=(*group.patterns, *(p for n in trained if group.holds(n) for p in found.parts(n))))
+        for group in optimizer.groups
+    ]
+    return replace(optimizer, groups=tuple(groups)) if groups else optimizer
