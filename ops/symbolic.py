@@ -218,16 +218,8 @@ class SymbolicSize:
             raise ZeroDivisionError
         if above == below:
             return 1
-        if len(below) == 1:  # by a single product: term by term, where that leaves nothing
-            (by, factor), totals = below[0], dict[tuple[int, ...], int]()
-            for symbols, f in above:
-                rest = _without(symbols, by)
-                if rest is None or f % factor:
-                    break
-                totals[rest] = f // factor
-            else:
-                return self._of(totals)
-        return self.trace.quotient(above, below)
+        exact = _exact(above, below)
+        return self.trace.quotient(above, below) if exact is None else self._of(exact)
 
     def __mod__(self, other: Any) -> Any:
         return self - self // other * other
@@ -277,6 +269,32 @@ class SymbolicSize:
     __int__ = __index__ = __float__ = __complex__ = __trunc__ = __round__ = __ceil__ = __floor__ = _never
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _never
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _never
+
+
+def _exact(above: Terms, below: Terms) -> dict[tuple[int, ...], int] | None:
+    """The quotient of two polynomials that leaves nothing; None where there is a rest.
+
+    >>> _exact((((0, 0), 1), ((1, 1), -1)), (((0,), 1), ((1,), 1)))
+    {(1,): -1, (0,): 1}
+    """
+
+    def order(term: tuple[tuple[int, ...], int]) -> tuple[int, tuple[int, ...]]:
+        return len(term[0]), term[0]
+
+    left, found = dict(above), dict[tuple[int, ...], int]()
+    by, factor = max(below, key=order)
+    while left:  # the largest monomial of what is left becomes smaller each time
+        symbols, f = max(left.items(), key=order)
+        rest = _without(symbols, by)
+        if rest is None or f % factor:
+            return None
+        found[rest] = f // factor
+        for others, g in below:
+            product = tuple(sorted(rest + others))
+            left[product] = left.get(product, 0) - found[rest] * g
+            if not left[product]:
+                del left[product]
+    return found
 
 
 def _without(symbols: tuple[int, ...], by: tuple[int, ...]) -> tuple[int, ...] | None:

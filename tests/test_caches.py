@@ -26,7 +26,8 @@ REGISTERED = {
 # or stores.
 FEW_KEYS = {
     "runtime.backends.cuda.arrays._STREAMS", "nd.place._PLACES", "nd.random._generators", "nd.running._WITH_SCALARS",
-    "runtime.compile.padding_rules.OWN_RULES", "runtime.execution.session.NO_BUFFERS",
+    "runtime.compile.padding_rules.OWN_RULES", "runtime.passes.split_rules.RULES", "runtime.passes.split_rules.TRAITS",
+    "runtime.execution.session.NO_BUFFERS",
     "ops.op.NO_ATTRIBUTES", "runtime.memory.shared_constants._derived", "kvstore.packing.SCHEMES",
     "tools.mx.blocks._KINDS", "kvstore.at_exit._open",
 }  # fmt: skip

@@ -132,6 +132,7 @@ def run(
     help="Parts of the model on other devices; auto: a placement that fits --room.",
 )
 @click.option("--room", "rooms", metavar="DEVICE=SIZE", multiple=True, help="Memory of a device for --place auto.")
+@click.option("--split", metavar="DEVICES", help="Devices that share products of matrices: gpu:0,gpu:1.")
 @device_option
 @precision_option
 @shape_option
@@ -149,6 +150,7 @@ def explain(
     optimizer: str,
     places: tuple[str, ...],
     rooms: tuple[str, ...],
+    split: str | None,
     device: str,
     precision: str,
     shapes: tuple[str, ...],
@@ -172,6 +174,8 @@ def explain(
 
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}
+    if split is not None and (places or workers is not None or micro_batches):
+        raise InputError("--split beside --place, --workers or --micro-batches", hint="explain them one after the other")
     if workers is not None and (places or micro_batches):
         raise InputError(f"{'--place' if places else '--micro-batches'} beside --workers",
                          hint="explain them one after the other")  # fmt: skip
@@ -186,6 +190,10 @@ def explain(
         show(Report(str(model), facts, planned), as_json=as_json)
         return
     place: Any = inputs.parse_sizes(() if places == ("auto",) else places) or None
+    if split is not None:
+        from ..runtime.passes.place import TensorParallel
+
+        place = TensorParallel(split)
     room = {d: parse_size(text) for d, text in inputs.parse_sizes(rooms).items()}
     if room and places != ("auto",):
         raise InputError("--room without --place auto", hint="add --place auto")

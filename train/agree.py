@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from ..runtime.version import __version__
 if TYPE_CHECKING:
     from ..kvstore.store import KVStore
     from .building import Step
+    from .trainer import Trainer
 
 STEP = "trainer/step"  # a key of our own
 LONGEST = 16384  # bytes of a description
@@ -38,6 +40,19 @@ def digest(graph: Graph, without: Iterable[str] = (), *also: object) -> str:
         if name not in first:
             digest.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else str(array).encode())
     return str(digest.hexdigest())
+
+
+def digest_of_step(trainer: Trainer) -> str:
+    """Return a digest of a training step: its graph, its optimizer, and the seed. What is shared out, and among how
+    many, is not the training's."""
+    graph, plan = trainer.graph_of_step, trainer.plan
+    if plan.shared is not None:
+        alone = replace(plan.shared, workers=1) if plan.shared.on_store else None
+        graph = trainer._steps(step=replace(plan, shared=alone))
+    if trainer.pipeline:  # whose turns the devices tell
+        graph = graph.but(nodes=tuple(sorted(graph.nodes, key=lambda n: n.outputs)))
+    graph = graph if trainer._products is None else trainer._products.steps()
+    return digest(graph, (), trainer.seed, trainer._optimizer.to_dict())
 
 
 @cache

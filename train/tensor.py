@@ -4,7 +4,7 @@ optimizer keeps. A checkpoint, a snapshot and an export have whole weights, as t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,8 +37,6 @@ class SharedProducts:
     asked: TensorParallel
     steps: Steps
     found: SplitGraph
-    optimizer: Optimizer
-    trained: list[str] = field(default_factory=list[str])  # with the names of parts
 
     @property
     def _count(self) -> int:
@@ -81,10 +79,20 @@ class SharedProducts:
         return self.found.weights[self._weight(name)]
 
 
+def whole_states(shared: SharedProducts | None, states: Mapping[str, Array]) -> Mapping[str, Array]:
+    """States with whole weights, where devices have parts of them."""
+    return states if shared is None else shared.whole(states)
+
+
+def own_states(shared: SharedProducts | None, states: Mapping[str, Array]) -> Mapping[str, Array]:
+    """States with parts of weights, where devices have them."""
+    return states if shared is None else shared.parts(states)
+
+
 def shared_products(
     graph: Graph, loss: str, trained: Sequence[str], step: Step, place: object
 ) -> tuple[SharedProducts | None, Steps, list[str], Step]:
-    """How the products of a step are shared out, if `place` asks for it; the step, what it learns, and its settings.
+    """The products of a step that are shared out, if `place` asks for it; the step, what it learns, and its settings.
     Raises InputError for what looks at whole weights."""
     whole = partial(training_step, graph, loss, list(trained))
     if not isinstance(place, TensorParallel):
@@ -96,7 +104,7 @@ def shared_products(
         raise InputError("micro_batches= beside TensorParallel", where="Trainer", hint="leave one of them out")
     found = tensor_parallel(infer(graph), place)
     names = [p for n in trained for p in found.parts(n)]
-    shared = SharedProducts(place, partial(whole, step=step), found, step.optimizer, names)
+    shared = SharedProducts(place, partial(whole, step=step), found)
     own = replace(step, optimizer=_grouped(step.optimizer, found, trained))
     return shared, partial(training_step, found.graph, loss, names, step=own), names, own
 

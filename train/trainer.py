@@ -30,7 +30,7 @@ from ..runtime.passes import modes
 from ..runtime.passes.place import unplaced
 from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
-from .agree import digest
+from .agree import digest, digest_of_step
 from .amp import Policy, check_products, mixed, policy_named
 from .automatic import automatic
 from .building import COUNT, NORM, RATE, SCALE, SHARE, Scaling, Step
@@ -55,7 +55,7 @@ from .recompute import chosen, sized
 from .rejoin import joined, rejoining
 from .samples import samples_of
 from .team import Team, devices_of, threads_of
-from .tensor import shared_products
+from .tensor import own_states, shared_products, whole_states
 from .totals import evaluation_of, metrics_of
 from .ways import Ways
 
@@ -185,9 +185,9 @@ class Trainer:
             warnings.warn(self.learning.warning, stacklevel=2)
         self.pipeline = pipelined(with_loss, micro_batches, session_device(devices[0]), recompute=recompute)
         self._learned_by = digest(with_loss, self.trained) if self.exchange and self.exchange.workers > 1 else ""
-        self._products, steps, self.trained, self.plan = shared_products(
-            with_loss, value, self.trained, self.plan, place
-        )
+        self._optimizer = self.plan.optimizer  # with the groups that it was given
+        whole_step = with_loss, value, self.trained, self.plan
+        self._products, steps, self.trained, self.plan = shared_products(*whole_step, place)
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
@@ -262,14 +262,10 @@ class Trainer:
         """The graph with the loss as its output, and with metrics as states; the name of the loss."""
         return judged(graph, self.terms, self.sample_weights)
 
-    def _whole(self, states: Mapping[str, Array]) -> Mapping[str, Array]:
-        """States with whole weights, where devices have parts of them."""
-        return states if self._products is None else self._products.whole(states)
-
     def graph(self) -> Graph:
         """The model as it was given, with what it has learned: for inference and export."""
         own = self.source.initializers
-        learned = {n: np.array(a) for n, a in self._whole(self.states).items() if n in own}
+        learned = {n: np.array(a) for n, a in whole_states(self._products, self.states).items() if n in own}
         return with_integer_weights(modes.inference(unplaced(self.source).but(initializers={**own, **learned})))
 
     def export(self, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
@@ -284,8 +280,7 @@ class Trainer:
         now, graph = self.snapshot(), self.graph_of_step
         if self._team is not None:  # that of one device
             graph = self._steps(step=replace(self.plan, shared=None))
-        if self._products is not None:
-            graph = self._products.steps()
+        graph = graph if self._products is None else self._products.steps()
         save_onnx(graph.but(initializers={**graph.initializers, **now}), path, opset=opset, standard=True)
 
     # -- training ---------------------------------------------------------------------------------------------------
@@ -469,7 +464,7 @@ class Trainer:
     def snapshot(self) -> dict[str, Array]:
         """A copy of all states: what is learned, the optimizer's numbers, running statistics."""
         if self._team is None:
-            return {n: np.array(a) for n, a in self._whole(self.states).items()}
+            return {n: np.array(a) for n, a in whole_states(self._products, self.states).items()}
         found: list[dict[str, Array]] = self._everywhere(
             lambda r: whole_snapshots({n: np.array(a) for n, a in r.states.items()}, r.graph_of_step, r.exchange)
         )
@@ -477,7 +472,7 @@ class Trainer:
 
     def restore(self, snapshot: Mapping[str, Array]) -> None:
         """Go back to a copy of the states."""
-        snapshot = snapshot if self._products is None else self._products.parts(snapshot)
+        snapshot = own_states(self._products, snapshot)
         for rank in self._ranks:
             one = self._team is None  # else the copy has the states of one device
             own = snapshot if one else own_snapshots(snapshot, rank.states, rank.graph_of_step, rank.exchange)
@@ -533,7 +528,7 @@ class Trainer:
         told = whole_snapshots(states_of(self._callbacks) or self._resumed, self.graph_of_step, exchange)
         if exchange is None or exchange.rank == 0:
             optimizer = self._optimizer.to_dict()
-            made = checkpoint.Checkpoint(states, self._calls, self._digest(), optimizer, dict(self.notes), told, parts)
+            made = checkpoint.Checkpoint(states, self._calls, digest_of_step(self), optimizer, dict(self.notes), told, parts)
         if exchange is None:
             checkpoint.save(folder, made, keep)
             return
@@ -552,7 +547,7 @@ class Trainer:
             self.exchange.compare(self.parameters)
         own = folder, self.states, self.graph_of_step, self.exchange, self._lost
         states, parts = collected(*own, -self._calls % self.plan.gather)
-        return dict(self._whole(states)), parts
+        return dict(whole_states(self._products, states)), parts
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan. The next
@@ -569,11 +564,10 @@ class Trainer:
             hint = "resume before the first step"
             raise InputError("the store has its parameters already", where="resume", hint=hint)
         found = checkpoint.load(folder)
-        if found.graph != self._digest():
+        if found.graph != digest_of_step(self):
             hint = "make the Trainer with the model and the options that it had"
             raise InputError("the checkpoint was written by a training of another graph", where=str(folder), hint=hint)
-        arrays = read(found, self.states, self.graph_of_step, self.exchange)
-        arrays = arrays if self._products is None else self._products.parts(arrays)
+        arrays = own_states(self._products, read(found, self.states, self.graph_of_step, self.exchange))
         for name, array in self.states.items():
             if name not in arrays or type_of(arrays[name]) != type_of(array):
                 raise InputError(f"the checkpoint has no {type_of(array)} {name!r}", where=str(folder))
@@ -600,19 +594,3 @@ class Trainer:
             raise InputError("states of MXNet with a kvstore", where="load_states", hint="save, and resume the job")
         rates = partial(schedules.now, self.plan.optimizer.rate, held=self._held)
         take_up(source, self.states, self.plan.optimizer, self.trained, rates, names, updates)
-
-    def _digest(self) -> str:
-        """Return a digest of the training step: its graph, its optimizer, and the seed."""
-        graph, shared = self.graph_of_step, self.plan.shared
-        if shared is not None:  # what is shared out, and among how many, is not the training's
-            alone = replace(shared, workers=1) if shared.on_store else None
-            graph = self._steps(step=replace(self.plan, shared=alone))
-        if self.pipeline:  # whose turns the devices tell
-            graph = graph.but(nodes=tuple(sorted(graph.nodes, key=lambda n: n.outputs)))
-        graph = graph if self._products is None else self._products.steps()
-        return digest(graph, (), self.seed, self._optimizer.to_dict())
-
-    @property
-    def _optimizer(self) -> Optimizer:
-        """The optimizer with the groups that it was given."""
-        return self.plan.optimizer if self._products is None else self._products.optimizer
