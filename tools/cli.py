@@ -175,7 +175,7 @@ def explain(
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}
     if split is not None and (places or workers is not None or micro_batches):
-        raise InputError("--split beside --place, --workers or --micro-batches", hint="explain them one after the other")
+        raise InputError("--split beside --place, --workers or --micro-batches", hint="explain one after the other")
     if workers is not None and (places or micro_batches):
         raise InputError(f"{'--place' if places else '--micro-batches'} beside --workers",
                          hint="explain them one after the other")  # fmt: skip

@@ -99,7 +99,7 @@ def shared_products(
         return None, partial(whole, step=step), [*trained], step
     if not step.optimizer.elementwise:
         raise InputError(f"{step.optimizer.kind} measures whole weights, of which devices have parts",
-                         where="place=TensorParallel", hint="an optimizer that steps each element by itself")  # fmt: skip
+                         where="place=TensorParallel", hint="one that steps each element by itself")  # fmt: skip
     if step.micro_batches > 1:
         raise InputError("micro_batches= beside TensorParallel", where="Trainer", hint="leave one of them out")
     found = tensor_parallel(infer(graph), place)

@@ -527,8 +527,8 @@ class Trainer:
         states, parts = self._everywhere(lambda rank: rank._gathered(folder))[0]
         told = whole_snapshots(states_of(self._callbacks) or self._resumed, self.graph_of_step, exchange)
         if exchange is None or exchange.rank == 0:
-            optimizer = self._optimizer.to_dict()
-            made = checkpoint.Checkpoint(states, self._calls, digest_of_step(self), optimizer, dict(self.notes), told, parts)
+            how = digest_of_step(self), self._optimizer.to_dict()
+            made = checkpoint.Checkpoint(states, self._calls, *how, dict(self.notes), told, parts)
         if exchange is None:
             checkpoint.save(folder, made, keep)
             return

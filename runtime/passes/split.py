@@ -9,6 +9,7 @@ of a feed-forward layer. All else is on the first device.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ class SplitWriter:
             pieces = self.parts[name]
         else:
             edges = [0, *np.cumsum([b // len(self.devices) for b in split.blocks]).tolist()]
-            for begin, end in zip(edges, edges[1:], strict=False):
+            for begin, end in pairwise(edges):
                 pieces += [self._cut(p, begin, end, split.axis) for p in self.parts[name]]
         g.add(Node("Concat", tuple(pieces), (name,), {"axis": split.axis}, name=name))
         g.device = ""

@@ -8,8 +8,7 @@ the reason where each device cannot compute its part alone: then the operands ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np

@@ -126,7 +126,8 @@ class SplitSearch:
         lost = {w: value for w, value in columns.items() if groups.of(value) not in ends}
         first = {w: v for w, v in lost.items() if groups.of(v) == groups.of(next(iter(lost.values())))}
         for weight, value in first.items():  # others may end in sums when these do, or are whole
-            ways = [b for n, b in other.items() if groups.of(n) == groups.of(value) and equal(sum(b), self._width(value))]
+            own = groups.of(value), self._width(value)
+            ways = [b for n, b in other.items() if groups.of(n) == own[0] and equal(sum(b), own[1])]
             if ways and weight not in self._blocks:
                 self._blocks[weight] = ways[0]
             else:
