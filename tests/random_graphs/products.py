@@ -346,6 +346,19 @@ def shuffle(m: Maker) -> str:
 
 @move(1, "elementwise")
 def spelled_gelu(m: Maker) -> str:
+    """Gelu as exporters write it, with erf or tanh, and the half in any place. Networks without normalisation scale
+    each activation, and that factor is folded into the half (https://arxiv.org/abs/2102.06171)."""
     x = m.pick()
-    y = m.add("Add", m.add("Erf", m.add("Div", x, m.const(2**0.5))), m.const(1.0))
-    return m.add("Mul", m.add("Mul", x, y), m.const(0.5))
+    if m.chance(0.6):
+        root = m.one((("Div", 2**0.5), ("Mul", 0.5**0.5)))
+        wave = m.add("Erf", m.add(root[0], x, m.const(root[1])))
+    else:
+        cube = m.add("Mul", m.add("Pow", x, m.const(3.0)), m.const(0.044715))
+        wave = m.add("Tanh", m.add("Mul", m.add("Add", x, cube), m.const((2 / np.pi) ** 0.5)))
+    y, half = m.add("Add", wave, m.const(1.0)), m.const(m.one((0.5, 0.5, 0.5, 0.8507522, 1.0)))
+    where = m.rng.random()
+    if where < 0.4:
+        return m.add("Mul", m.add("Mul", x, y), half)
+    if where < 0.7:
+        return m.add("Mul", m.add("Mul", x, half), y)
+    return m.add("Mul", x, m.add("Mul", y, half))
