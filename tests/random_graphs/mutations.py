@@ -135,8 +135,11 @@ MUTATIONS = (
     Mutation("what follows a recurrent layer is taken for a part of it", "runtime/backends/onednn/postops.py",
              "    link, *others = chain(node)\n    if others:\n",
              "    (link,) = chain(node)\n    if not node.inputs:\n", "recurrent", 7),
-    Mutation("a product of one column is turned", "runtime/backends/onednn/matmul.py",
-             "if layout[-1] == rows and 1 not in y.sizes[-2:]:", "if layout[-1] == rows:", "products", 1),
+    Mutation("a product reads an operand with its batch innermost as if it lay row by row",
+             "runtime/backends/onednn/matmul.py",
+             'return Operand(argument, ("in", at), Memory(sizes, t.dtype, strides=strides), layout)',
+             'return Operand(argument, ("in", at), Memory(sizes, t.dtype, strides=strides), t.layout if '
+             'is_permutation(t.layout) else "")', "products", 1),
     Mutation("a known run takes the feeds in another order", "runtime/execution/guards.py",
              "inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]",
              "inputs = [*feeds.values(), *self.defaults.values()]"),
