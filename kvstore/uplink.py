@@ -364,7 +364,9 @@ class Uplink:
                 self._reached(number, message)
             case m.Late(key):
                 self._handle(c.Delayed(number, key))
-                if (name := self._client.name(number, key)) is not None and self.asked(name):
+                if (name := self._client.name(number, key)) is not None and (
+                    self.asked(name) or self._client.kept(number, key)
+                ):
                     stream.send(wire.encode(message))
             case m.Bye():
                 self._ended.add(number)

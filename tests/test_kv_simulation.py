@@ -58,6 +58,16 @@ ONCE = {  # seeds that failed once, by why
     "who waited for a round that others kept took its server for the reason": (3_061_165,),
     "who waited, before a barrier, for a server that was frozen was named for it": (4_100_322, 4_105_459, 4_107_133),
     "who came again before the end of whom it replaces, in a job that gathers, was not let in": (3_043_996,),
+    # Key b lies on two servers, of which one froze before all hosts had its initial value. The host that waited for it
+    # had not begun to push key a, and the other server named it, twice: for a, and for its own part of b.
+    "who waited, before its first round, for what a key begins with at a frozen server was named": (
+        3_065_456, 4_015_742
+    ),
+    # The agent of a host does not hear of the rounds that a worker takes to the servers: it took one that was over for
+    # one that this worker kept, and named it in place of the worker that computed.
+    "an agent took a round for one that is under way, which a worker had taken to the servers and back": (
+        3_069_443, 4_016_881
+    ),
 }  # fmt: skip
 
 

@@ -201,6 +201,8 @@ class Group(Waiting):
         if error is not None:
             self.fail(error)
             return
+        if pushed and self.me < self.members:
+            value.over[self.me] = value.step
         if pushed and not value.lone:
             self._execute(self._machine.handle(Final(self.me, value.number, value.step)), value)
         else:
@@ -336,6 +338,7 @@ class Group(Waiting):
                 np.add(value.stored, more, out=value.stored)
             given = value.stored
         value.busy = True
+        value.clocks[0] = value.done[0] = value.step
         wanted = operation.pull or not self._above.newest
         self._above.lift(value, given, wanted, operation.priority, partial(self._lifted, value, True))
 
@@ -535,13 +538,18 @@ class Group(Waiting):
     def asked(self, name: str) -> bool:
         """Tell the level above, whose deadline for a round ends, who of this host keeps it, or (True) that a round of
         another key waits for other hosts; called by the thread that drives."""
-        value, busy = self._by_name[name], self._busy()
-        if self.me == self.members:  # the agent begins no rounds; those of keys that it lifts are over or under way
-            busy = [v for v in self._values.values() if v.leader != self.me or v.clocks.max() >= v.step]
+        value, busy = self._by_name[name], self._under_way()
         if value in busy and all(self._late_here(at) for at in busy):
             value = self._surest(value, busy)
             self._blame(value, self._late_here(value))
         return any(at is not value and not self._late_here(at) for at in busy)
+
+    def _under_way(self) -> list[HostValue]:
+        if self.me < self.members:
+            return super()._under_way()
+        # the agent begins no rounds: members of the host have, of which the last is not over
+        over = {v: v.step - 1 if v.leader == self.me else v.over[v.leader] for v in self._values.values()}
+        return [v for v, step in over.items() if v.error is None and (not v.ready or v.clocks.max() > step)]
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
@@ -575,13 +583,15 @@ class Group(Waiting):
             raise late
 
     def _missing(self, value: HostValue) -> Sequence[int]:
+        if not value.ready:
+            return self._late_here(value)
         return (value.busy and self._late_here(value)) or self._machine.missing(value.number)
 
     def _late_here(self, value: HostValue) -> Sequence[int]:
         here = [m for m in self._others() if m not in self._left]
         sums = value.reducers or ()  # None: every member for itself
         knows = self.me < self.members or value.leader == self.me  # the agent hears of rounds that it lifts alone
-        step = value.step if knows else value.clocks.max()
+        step = (value.step if knows else value.clocks.max()) if value.ready else 0
         late = [m for m in here if value.clocks[m] < step]
         late = late or [m for m in here if m in sums and value.done[m] < step]
         if not late and value.leader in here and value.asked[value.leader] < (time.monotonic() - STILL) * 1e9:

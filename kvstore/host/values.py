@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 WHOLE = 64 << 10  # bytes: up to here every member sums all of a value for itself, which saves half of the messages
-WORDS = 6  # numbers that each member has behind a value
+WORDS = 7  # numbers that each member has behind a value
 BLOCK = 256 << 10  # bytes that stay in a cache while several operands are added
 
 
@@ -36,8 +36,9 @@ class HostValue:
     and `part` is what this member sums and updates of it. `clocks` lie in shared memory behind it: the rounds that each
     member has begun, so that everybody knows who has not come, whatever messages it was to get. So do `done`, the
     rounds whose part each member has summed, `moved`, the last round whose operand each has moved from its own memory
-    to a segment, `asked`, when whoever speaks for the host has last looked for an answer, and `began`, when each member
-    has begun the last round of an even number, and of an odd one (all in nanoseconds of the machine's clock).
+    to a segment, `asked`, when whoever speaks for the host has last looked for an answer, `over`, the last round
+    that is answered, and `began`, when each member has begun the last round of an even number, and of an odd one (times
+    in nanoseconds of the machine's clock).
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class HostValue:
         self.leader = leader
         self.segment = segment
         words = segment.array(aligned(stored.nbytes), (WORDS, members), np.dtype(np.int64))
-        self.clocks, self.done, self.moved, self.asked, *self.began = words
+        self.clocks, self.done, self.moved, self.asked, self.over, *self.began = words
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
         self.data: memoryview = self.flat.view(np.uint8).data

@@ -81,7 +81,8 @@ class Waiting:
         raise NotImplementedError
 
     def _late_here(self, value: HostValue) -> Sequence[int]:
-        """Members of this host that have not begun the round under way of a key or, if all have, not summed it."""
+        """Members of this host that have not begun the round under way of a key or, if all have, not summed it; who
+        speaks for it, where that one does not look for what servers answer."""
         raise NotImplementedError
 
     def _names(self, members: Sequence[int]) -> str:
@@ -172,12 +173,12 @@ class Waiting:
 
     def _behind_here(self, value: HostValue) -> bool:
         """True unless the level above may tell who is missing: of this key, or of one that keeps those who are."""
-        return self._above is None or all(self._late_here(at) for at in (value, *self._busy()))
+        return self._above is None or all(self._late_here(at) for at in (value, *self._under_way()))
 
     def _late(self, value: HostValue) -> DeadlineError:
         kept = None
         if self._above is not None:  # who is late here may wait for another key, and nobody here for that one
-            kept = next((at for at in (value, *self._busy()) if not self._late_here(at)), None)
+            kept = next((at for at in (value, *self._under_way()) if not self._late_here(at)), None)
         value = kept or self._surest(value, [at for at in self._busy() if at.busy])
         why, hint = self._blame(value, self._missing(value))
         return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
@@ -198,7 +199,8 @@ class Waiting:
 
     def _why_late(self, value: HostValue, missing: str) -> tuple[str, str]:
         """Return what has not ended, and how to prevent it, for an error message."""
-        why = f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing {missing}"
+        what = f"round {value.step}" if value.ready else "the initial value"
+        why = f"{what} of key {value.name!r} is not complete after {self.deadline:g} s; missing {missing}"
         return why, " equally often, and all wait for their keys in one order; a longer wait is deadline="
 
     def _step(self, seconds: float) -> bool:
@@ -237,10 +239,10 @@ class Waiting:
     def _look_up(self) -> None:
         """Show the others that this member, which speaks for the host, looks for answers."""
         now = time.monotonic()
-        if now >= self._looked + TICK:
+        if now >= self._looked + TICK and self.me < self.members:  # the agent's heartbeats tell that it looks
             self._looked = now
             for value in self._values.values():
-                if value.leader == self.me and value.busy:
+                if value.leader == self.me and (value.busy or not value.ready):
                     value.asked[self.me] = int(now * 1e9)
 
     def _wake(self) -> None:
@@ -346,6 +348,10 @@ class Waiting:
 
     def _busy(self) -> list[HostValue]:
         return [v for v in self._values.values() if v.error is None and (v.busy or v.queue)]
+
+    def _under_way(self) -> list[HostValue]:
+        """Keys of which this member knows that something is under way: rounds, and declarations."""
+        return [v for v in self._values.values() if v.error is None and (v.busy or v.queue or not v.ready)]
 
     def _unfinished(self) -> tuple[str, Sequence[int]]:
         value = self._busy()[0]

@@ -263,6 +263,11 @@ class Client:
         away = (part for server in self._servers if not server.connected for part in server.parts.values())
         return any(s.sending or s.ready for s in self._servers) or not all(part.answered for part in away)
 
+    def kept(self, server: int, number: int) -> bool:
+        """True if a server has answered about its part of a key, and others have not: the next step waits for them."""
+        part = self._servers[server].parts.get(number)
+        return part is not None and part.ended and not all(each.ended for each in self._keys[part.name].parts.values())
+
     def name(self, server: int, number: int) -> str | None:
         """Return the key that has this number on a server, if it was declared here."""
         part = self._servers[server].parts.get(number)

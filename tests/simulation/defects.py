@@ -219,7 +219,7 @@ DEFECTS = (
     Defect(
         "a member that waits for the servers is blamed",
         "kvstore/host/waiting.py",
-        "all(self._late_here(at) for at in (value, *self._busy()))",
+        "all(self._late_here(at) for at in (value, *self._under_way()))",
         "any(m < self.members for m in self._missing(value))",
     ),
     Defect(
@@ -278,7 +278,7 @@ DEFECTS = (
     Defect(
         "who waits for a member does not tell for whom that one waits",
         "kvstore/host/waiting.py",
-        "            kept = next((at for at in (value, *self._busy()) if not self._late_here(at)), None)\n",
+        "            kept = next((at for at in (value, *self._under_way()) if not self._late_here(at)), None)\n",
         "            pass\n",
         rare=True,
     ),

@@ -66,9 +66,11 @@ class Process:
         except BaseException:
             if not self.dead:
                 self.world.violate(f"{self.name} has crashed:\n{traceback.format_exc()}")
-        if not self.dead:
-            self._end(self.error.message if self.error else "well")
-        self.world.give_back()
+        try:
+            if not self.dead:
+                self._end(self.error.message if self.error else "well")
+        finally:  # also where it has crashed amid something that cannot be closed
+            self.world.give_back()
 
     def _end(self, how: str) -> None:
         self.over, self.ended_at = True, self.world.now
