@@ -1,5 +1,6 @@
 """A worker of a job that trains over a communicator: `python -m tests.collective_job FOLDER COURSE...`, each course as
-OPTIMIZER/ZERO/GATHER/BUCKETS; `killed` and `frozen` are trainings of which rank 1 is, `hosts` says what is refused."""
+OPTIMIZER/ZERO/GATHER/BUCKETS; `killed` and `frozen` are trainings of which rank 1 is, `verbs` calls each verb, and
+`bytes` counts those of four sums."""
 
 from __future__ import annotations
 
@@ -13,9 +14,13 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.kvstore.collective.communicator import SUMMED, Communicator
+from mezzo.kvstore.collective.opening import beside
+from mezzo.ops import DType
 from mezzo.ops.errors import InputError, MezzoError
 
 from .collective_lessons import Course, learned
+from .collective_ranks import operand
 
 SIGNALS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
 STEPS = 4  # before the signal, of which two are in the checkpoint
@@ -31,10 +36,19 @@ def main(folder: Path, *what: str) -> None:
     if what[0] in SIGNALS:
         dies(folder, kv, SIGNALS[what[0]])
         return
-    if what[0] == "hosts":
-        with pytest.raises(InputError) as refused:
-            Course("adam", 2, 1).trainer(kv)
-        (folder / f"{kv.rank}.heard").write_text(refused.value.message)
+    if what[0] == "verbs":
+        verbs(beside(kv))
+        kv.close()
+        return
+    if what[0] == "bytes":
+        c, x = beside(kv), np.ones(250_000, np.float32)
+        c.all_reduce(x).wait()
+        c.barrier()
+        before = kv.stats().between
+        for _ in range(4):
+            c.all_reduce(x).wait()
+        c.barrier()
+        (folder / f"{kv.rank}.bytes").write_text(str(kv.stats().between - before))
         kv.close()
         return
     found = {}
@@ -43,9 +57,36 @@ def main(folder: Path, *what: str) -> None:
         trainer = course.trainer(kv)
         for n, a in learned(trainer, [b[kv.rank] for b in course.batches()]).items():
             found[f"{text}:{n}"] = a
+        if not trainer.exchange.communicator.failure:
+            trainer.save(folder / text.replace("/", "-"))
         trainer.exchange.communicator.close()
     np.savez(folder / f"{kv.rank}.npz", allow_pickle=False, **found)
     kv.close()
+
+
+def verbs(c: Communicator) -> None:
+    """Each verb with each element type, against NumPy; sums are of the ranks of a host, and then of hosts."""
+    for dtype in (np.float32, np.float64, np.float16, np.int32, np.int64, DType.BFLOAT16.numpy, np.uint8, np.bool_):
+        for count in (12, 0, 6000):
+            every = [operand(r, count, dtype) for r in range(c.size)]
+            if str(np.dtype(dtype)) in SUMMED:
+                total = (every[0] + every[1]) + every[2]
+                found = c.all_reduce(every[c.rank].copy(), name="sum").wait()
+                assert found.tobytes() == total.tobytes(), dtype
+                part = c.reduce_scatter(every[c.rank].copy(), np.empty(count // 3, dtype)).wait()
+                assert part.tobytes() == np.split(total, 3)[c.rank].tobytes(), dtype
+            for _ in range(2):
+                whole = c.all_gather(every[c.rank], np.empty(3 * count, dtype)).wait()
+                assert whole.tobytes() == np.concatenate(every).tobytes(), dtype
+                assert c.broadcast(every[c.rank].copy(), 2).wait().tobytes() == every[2].tobytes(), dtype
+    several = [c.all_reduce(np.full(8, float(c.rank + i)), name=f"number {i}") for i in range(5)]
+    assert [float(work.wait()[0]) for work in several] == [3.0 + 3 * i for i in range(5)]
+    twice = [c.all_gather(np.full(2, float(c.rank + i)), np.empty(6), name="same") for i in range(3)]
+    assert [work.wait().tolist() for work in twice] == [[i, i, i + 1, i + 1, i + 2, i + 2] for i in range(3)]
+    with pytest.raises(InputError, match="send each other nothing"):
+        c.send(np.ones(2), (c.rank + 1) % c.size)
+    c.barrier()
+    c.close()
 
 
 def dies(folder: Path, kv: mz.kv.KVStore, how: int) -> None:

@@ -76,6 +76,7 @@ class Course:
     wire: str | None = None
     clip_norm: float | None = None
     dtype: DType = DType.DOUBLE
+    hosts: tuple[int, ...] = ()  # ranks on each of several hosts, whose sums are added in their order
 
     def trainer(self, kvstore: Any = None, **how: Any) -> mz.Trainer:
         about: dict[str, Any] = {} if kvstore is None else {
@@ -140,7 +141,7 @@ def by_threads(course: Course, ranks: Any = team) -> list[dict[str, Array]]:
 def in_turn(course: Course, device: str = "cpu") -> dict[str, Array]:
     """The parameters that one process learns which computes the shares in turn, and adds them in the order of ranks.
 
-    It knows nothing of buckets: gradients come from a graph that only computes them, whole tensors are added, and the
+    Of several hosts the sums of each are added. It knows nothing of buckets: gradients come from a graph that only computes them, whole tensors are added, and the
     update is a graph of its own. What is gathered is added in each rank first, but with zero=2 over the ranks first.
     """
     alone = course.trainer()
@@ -152,12 +153,17 @@ def in_turn(course: Course, device: str = "cpu") -> dict[str, Array]:
     session = mz.Session(graph, threads=1, device=device)
     wire = {None: None, "bf16": DType.BFLOAT16.numpy, "fp16": np.float16}[course.wire]
 
-    def summed(parts: list[Array]) -> Array:
-        if wire is not None:
-            parts = [p.astype(wire).astype(np.float32) for p in parts]
+    def added(parts: list[Array]) -> Array:
         total = parts[0].copy()
         for part in parts[1:]:
             total += part
+        return total
+
+    def summed(parts: list[Array]) -> Array:
+        if wire is not None:
+            parts = [p.astype(wire).astype(np.float32) for p in parts]
+        ends = np.cumsum(course.hosts)[:-1]
+        total = added([added([parts[r] for r in own]) for own in np.split(np.arange(len(parts)), ends)])
         return total.astype(wire).astype(course.dtype.numpy) if wire is not None else total
 
     held: list[list[dict[str, Array]]] = []

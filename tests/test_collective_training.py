@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -435,9 +436,60 @@ def test_memory_is_predicted_before_a_rank_begins() -> None:
     assert len(training_table(network(), 4, "lamb", {}).rows) == 1, "whole tensors are not shared out"
 
 
-def test_workers_of_two_hosts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# -- hosts
+
+TWO = {4: (2, 2), 3: (2, 1)}  # ranks on each of two hosts
+
+
+def job(folder: Path, ranks: int, *what: str) -> int:
+    """Run a job of workers on two hosts, which take each other for other machines, with a server on each."""
+    command = (sys.executable, "-m", "tests.collective_job", str(folder), *what)
+    return launch(members(command, ranks, 2, 2), grace=20.0)
+
+
+@pytest.mark.parametrize("ranks", [4, 3])
+def test_ranks_of_two_hosts_learn_the_bits_of_one_process(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums of each host are added in the order of hosts; a checkpoint in parts is read by one process."""
     monkeypatch.chdir(ROOT)
-    command = (sys.executable, "-m", "tests.collective_job", str(tmp_path), "hosts")
-    assert launch(members(command, 2, 1, 2)) == 0
-    for rank in range(2):
-        assert (tmp_path / f"{rank}.heard").read_text() == "the workers are on 2 hosts, which share no memory"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    courses = ["sgd/0/1/200", "adam/1/2/200", "adamw/2/1/1"]
+    assert job(tmp_path, ranks, *courses) == 0
+    found = [np.load(tmp_path / f"{r}.npz") for r in range(ranks)]
+    for text in courses:
+        course = replace(course_of(text, ranks), hosts=TWO[ranks])
+        for name, array in in_turn(course).items():
+            for rank in found:
+                np.testing.assert_array_equal(rank[f"{text}:{name}"], array, f"{text}: {name}")
+        alone = course.trainer()
+        alone.resume(tmp_path / text.replace("/", "-"))
+        for name in alone.trained:
+            np.testing.assert_array_equal(alone.states[name], found[0][f"{text}:{name}"], f"{text}: {name}")
+
+
+def test_one_array_travels_for_all_ranks_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what two ranks would send each by itself."""
+    monkeypatch.chdir(ROOT)
+    for ranks in (2, 4):
+        (folder := tmp_path / str(ranks)).mkdir()
+        assert job(folder, ranks, "bytes") == 0
+        moved = sum(int((folder / f"{r}.bytes").read_text()) for r in range(ranks))
+        assert moved == pytest.approx(2 * 2 * 4 * 1_000_000, rel=0.05), "four sums: each host pushes one, and pulls one"
+
+
+def test_every_verb_between_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert job(tmp_path, 3, "verbs") == 0
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_rank_of_another_host_is_named(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MEZZO_KV_DEADLINE", "3")
+    assert job(tmp_path, 3, how) != 0
+    for rank in (0, 2):
+        seconds, _, message = (tmp_path / f"{rank}.heard").read_text().partition("\n")
+        assert re.search(r"rank 1\b", message), message
+        assert float(seconds) < 40

@@ -1,4 +1,4 @@
-"""Opening of communicators: of the job that a launcher has begun, or beside a store."""
+"""Opening of communicators beside a store: over the memory of a host, or over the store between hosts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..environment import Environment
 from ..host.mesh import called, join
 from ..store import KVStore
 from .communicator import Alone, Communicator
+from .over_store import OverStore
 from .shared import Shared
 
 _beside: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many communicators a store has beside it
@@ -30,10 +31,11 @@ def _hosts(store: KVStore, number: int, host: str) -> list[int]:
 
 
 def beside(store: KVStore, deadline: float | None = None) -> Communicator:
-    """A communicator of the workers of a store, over the memory that they share. Every worker calls this, equally
-    often, and closes it. `deadline` is in seconds, by default the job's.
+    """A communicator of the workers of a store: over the memory that they share, or over the store itself where they
+    are on several hosts. Every worker calls this, equally often, and closes it. `deadline` is in seconds, by default
+    the job's; waits over the store have the job's.
 
-    Raises InputError if they are on several hosts, and DeadlineError, which names the workers that have not called it.
+    Raises InputError for a store that does not sum, and DeadlineError, which names the workers that have not called it.
     """
     if store.num_workers == 1:
         return Alone()
@@ -42,12 +44,8 @@ def beside(store: KVStore, deadline: float | None = None) -> Communicator:
     number = _beside[store] = _beside.get(store, -1) + 1
     environment = Environment.read()
     hosts = _hosts(store, number, environment.host)
-    if len(set(hosts)) > 1:
-        raise InputError(
-            f"the workers are on {len(set(hosts))} hosts, which share no memory",
-            where="communicator",
-            hint="leave out zero=, buckets= and wire=: between hosts gradients travel through the store",
-        )
     root, wait = environment.root, environment.deadline if deadline is None else deadline
+    if len(set(hosts)) > 1:
+        return OverStore(store, number, wait)
     name = f"mezzo/{root[0]}:{root[1]}/{environment.host}/collective {number}"
     return Shared(join(name, store.rank, called(range(store.num_workers)), wait), store.num_workers, wait)
