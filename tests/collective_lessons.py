@@ -138,11 +138,12 @@ def by_threads(course: Course, ranks: Any = team) -> list[dict[str, Array]]:
     return together(ranks(course.ranks, 60), lambda c: learned(course.trainer(c), [b[c.rank] for b in batches]))
 
 
-def in_turn(course: Course, device: str = "cpu") -> dict[str, Array]:
+def in_turn(course: Course, device: str = "cpu", epochs: int = 2) -> dict[str, Array]:
     """The parameters that one process learns which computes the shares in turn, and adds them in the order of ranks.
 
-    Of several hosts the sums of each are added. It knows nothing of buckets: gradients come from a graph that only computes them, whole tensors are added, and the
-    update is a graph of its own. What is gathered is added in each rank first, but with zero=2 over the ranks first.
+    Of several hosts the sums of each are added. It knows nothing of buckets: gradients come from a graph that only
+    computes them, whole tensors are added, and the update is a graph of its own. What is gathered is added in each rank
+    first, but with zero=2 over the ranks first.
     """
     alone = course.trainer()
     graph, loss, names = gradients_of(alone), alone.loss, alone.trained
@@ -167,7 +168,7 @@ def in_turn(course: Course, device: str = "cpu") -> dict[str, Array]:
         return total.astype(wire).astype(course.dtype.numpy) if wire is not None else total
 
     held: list[list[dict[str, Array]]] = []
-    for batch in course.batches():
+    for batch in course.batches(epochs):
         sizes = [len(share["x"]) for share in batch]
         parts = []
         for share, size in zip(batch, sizes, strict=True):

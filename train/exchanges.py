@@ -80,21 +80,19 @@ def exchange_of(
         kvstore = create(kvstore) if isinstance(kvstore, str) else kvstore
         if not named and kvstore.kind != GPUS:
             return Exchange(kvstore, on_store, overlap, compare_every)
-        from ..kvstore.collective.opening import beside
+        from ..kvstore.collective.opening import beside, of_gpus
 
         if kvstore.kind == GPUS and not device.startswith("gpu:"):
             raise InputError(
                 f"a {GPUS!r} store is for GPUs, and the device is {device!r}", where="Trainer",
                 hint='give device="gpu:0", or kvstore="dist_sync"',
             )  # fmt: skip
-        kvstore, gpus = beside(kvstore), kvstore.kind == GPUS
-        if gpus:
-            from ..kvstore.collective.layout import warn_of_layout
-            from ..kvstore.collective.nccl import Nccl
+        if kvstore.kind == GPUS:
             from ..runtime.backends.cuda.driver import index_of
 
-            warn_of_layout(kvstore, index_of(device))
-            kvstore = Nccl(kvstore, index_of(device))
+            kvstore = of_gpus(kvstore, index_of(device))
+        else:
+            kvstore = beside(kvstore)
     if on_store:
         raise InputError(
             "a communicator keeps no parameters",

@@ -39,6 +39,7 @@ class Communicator(ABC):
     kind = ""
     on_gpus = False  # whether its arrays lie there, and its calls are work on streams
     capturable = True  # whether such a call can be part of a CUDA graph
+    later = False  # whether results are ordered on streams later: `ordered` of the work waits for that
 
     def __init__(self, rank: int, size: int, deadline: float) -> None:
         if not 0 <= rank < size:

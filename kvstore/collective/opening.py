@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -44,8 +45,34 @@ def beside(store: KVStore, deadline: float | None = None) -> Communicator:
     number = _beside[store] = _beside.get(store, -1) + 1
     environment = Environment.read()
     hosts = _hosts(store, number, environment.host)
-    root, wait = environment.root, environment.deadline if deadline is None else deadline
-    if len(set(hosts)) > 1:
-        return OverStore(store, number, wait)
-    name = f"mezzo/{root[0]}:{root[1]}/{environment.host}/collective {number}"
-    return Shared(join(name, store.rank, called(range(store.num_workers)), wait), store.num_workers, wait)
+    wait = environment.deadline if deadline is None else deadline
+    members = [r for r, host in enumerate(hosts) if host == hosts[store.rank]]
+    if len(members) < store.num_workers:
+        return OverStore(store, number, wait, members)
+    return _of_host(environment, f"collective {number}", store.rank, members, wait)
+
+
+def _of_host(environment: Environment, what: str, rank: int, members: Sequence[int], wait: float) -> Communicator:
+    """The communicator of the ranks of this host."""
+    if len(members) == 1:
+        return Alone()
+    root, me = environment.root, members.index(rank)
+    name = f"mezzo/{root[0]}:{root[1]}/{environment.host}/{what}"
+    return Shared(join(name, me, called(members), wait), len(members), wait, members)
+
+
+def of_gpus(store: KVStore, device: int) -> Communicator:
+    """A communicator of the workers of a store with a GPU each, of which this one has number `device`: over NCCL, or
+    where they are on several hosts over NCCL in each and the store between them. Every worker calls this, equally
+    often, and closes it. Raises what `beside` and NCCL raise."""
+    from .layout import warn_of_layout
+    from .nccl import Nccl
+    from .two_levels import TwoLevels
+
+    between = beside(store)
+    if not isinstance(between, OverStore):
+        warn_of_layout(between, device)
+        return Nccl(between, device)
+    inside = _of_host(Environment.read(), f"gpus {_beside[store]}", store.rank, between.members, between.deadline)
+    warn_of_layout(inside, device)
+    return TwoLevels(Nccl(inside, device, between.deadline), between, between.members)

@@ -7,7 +7,7 @@ sum travels as one: integers to which the others add zeros, so that all bits sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,8 +54,9 @@ class OverStore(Communicator):
 
     kind = "store"
 
-    def __init__(self, store: KVStore, number: int, deadline: float) -> None:
+    def __init__(self, store: KVStore, number: int, deadline: float, members: Sequence[int]) -> None:
         super().__init__(store.rank, store.num_workers, deadline)
+        self.members = tuple(members)  # the ranks of this host
         self._store, self._prefix, self._declared = store, f"collective/{number}", set[str]()
         self._places: dict[str, tuple[Array, Array]] = {}  # operand and result of a key, in memory of the store
         self._works: dict[str, StoreWork] = {}  # the latest of each of these

@@ -55,8 +55,9 @@ class Shared(Communicator):
 
     kind = "shared memory"
 
-    def __init__(self, mesh: Mesh, size: int, deadline: float) -> None:
+    def __init__(self, mesh: Mesh, size: int, deadline: float, ranks: Sequence[int] = ()) -> None:
         super().__init__(mesh.me, size, deadline)
+        self._ranks = tuple(ranks or range(size))  # what errors call the ranks, of a job on several hosts
         self._mesh, self._lock = mesh, Lock()  # one thread sends at a time
         self._others = tuple(r for r in range(size) if r != self.rank)
         self._places, self._own, self._foreign = SharedPlaces(), dict[int, Segment](), dict[tuple[int, int], Segment]()
@@ -81,7 +82,7 @@ class Shared(Communicator):
         return segment.array(0, sizes, element)
 
     def abort(self, reason: str) -> None:
-        why = f"rank {self.rank} has ended it: {reason}"
+        why = f"{self._named([self.rank])} has ended it: {reason}"
         self._end(PeerError(why, where=self.where), why)
 
     def close(self) -> None:
@@ -101,7 +102,14 @@ class Shared(Communicator):
     def lost(self) -> str:
         """A text that names the ranks known to have died; empty if all live."""
         dead = [r for r, why in self._gone.items() if why != "left"]
-        return f"{named(dead)} has died" if dead else ""
+        return f"{self._named(dead)} has died" if dead else ""
+
+    @property
+    def where(self) -> str:
+        return f"{self._named([self.rank])} of {self.size} ({self.kind})"
+
+    def _named(self, ranks: Sequence[int]) -> str:
+        return named([self._ranks[r] for r in ranks])
 
     # -- calls
 
@@ -125,7 +133,7 @@ class Shared(Communicator):
                 work.error = self.failure
             except Exception as error:  # whatever it was, the others are told
                 why = f"{type(error).__name__}: {error}"
-                self._end(ExecutionError(why, where=self.where), f"rank {self.rank} has ended it: {why}")
+                self._end(ExecutionError(why, where=self.where), f"{self._named([self.rank])} has ended it: {why}")
                 work.error = self.failure
             work.x = work.x[:0] if work.x.ndim else work.x
             work.over.set()
@@ -180,7 +188,7 @@ class Shared(Communicator):
         calls = self._calls.setdefault(number, {})
         calls[self.rank] = message
         self._until(lambda: [r for r in self._others if r not in calls], work)
-        if difference := differences(number, {r: Call(*c["call"]) for r, c in calls.items()}):
+        if difference := differences(number, {self._ranks[r]: Call(*c["call"]) for r, c in calls.items()}):
             raise InputError(f"the ranks do not call the same: {difference}", where=self.where,
                              hint="every rank makes the same calls in the same order")  # fmt: skip
         del self._calls[number]
@@ -257,8 +265,8 @@ class Shared(Communicator):
         message = waiting.popleft()
         sent = Call(*message["call"])
         if (sent.dtype, sent.count, sent.name) != (call.dtype, call.count, call.name):
-            raise InputError(f"rank {source} calls {sent}, and rank {self.rank} {call}", where=self.where,
-                             hint="give both the same size, type and name")  # fmt: skip
+            differ = f"{self._named([source])} calls {sent}, and {self._named([self.rank])} {call}"
+            raise InputError(differ, where=self.where, hint="give both the same size, type and name")
         operand = _data(message, out.dtype) if "data" in message else self._reach(source, message, call, out.dtype)
         assert operand is not None
         out[...] = operand
@@ -314,13 +322,13 @@ class Shared(Communicator):
                 raise self.failure
             gone = [r for r in missing if r in self._gone]
             if gone:
-                raise PeerError(f"{named(gone)} {self._gone[gone[0]]} before {work.call}", where=self.where,
+                raise PeerError(f"{self._named(gone)} {self._gone[gone[0]]} before {work.call}", where=self.where,
                                 hint="its own output says why")  # fmt: skip
             left = end - time.monotonic()
             if left <= 0:
-                last = "; ".join(f"rank {r} last called {self._latest.get(r, 'nothing')}" for r in missing)
+                last = "; ".join(f"{self._named([r])} last called {self._latest.get(r, 'nothing')}" for r in missing)
                 raise DeadlineError(
-                    f"{named(missing)} did not {what}{work.call} within {self.deadline:g} s; {last}",
+                    f"{self._named(missing)} did not {what}{work.call} within {self.deadline:g} s; {last}",
                     where=self.where,
                     hint="is it frozen, does it take another path, or has it ended? A longer wait is deadline=",
                 )

@@ -133,6 +133,8 @@ class OnDevice(Carrier):
         self._ready: dict[str, Any] = {}
         self._done: dict[str, Any] = {}
         self._answers: dict[str, Any] = {}
+        self._works: dict[str, Any] = {}  # of a communicator that orders results later
+        self._later = bool(getattr(communicator, "later", False))
 
     def emit(self, key: str, verb: str = SUM) -> None:
         raise ExecutionError("a step of the host sends what lies on a GPU", where=f"key {key!r}")
@@ -158,8 +160,11 @@ class OnDevice(Carrier):
             self._refuse_in_capture()
             ready.record(self._stream)
             self._calls.wait_event(ready)
-            order()
-            done.record(self._calls)
+            work = order()
+            if self._later:
+                self._works[key] = work
+            else:
+                done.record(self._calls)
 
         return send
 
@@ -169,6 +174,9 @@ class OnDevice(Carrier):
 
         def fetch() -> None:
             self._refuse_in_capture()
+            if self._later:
+                self._works.pop(key).ordered()
+                done.record(self._calls)
             self._stream.wait_event(done)
             if answer is not None:
                 _across(out, answer)
@@ -177,6 +185,7 @@ class OnDevice(Carrier):
 
     def forget(self) -> None:
         """Nothing of a run is left over: what has been ordered is done, or aborted."""
+        self._works.clear()
 
     def _refuse_in_capture(self) -> None:
         if not self._communicator.capturable and self._stream.is_capturing():
