@@ -21,6 +21,7 @@ from .prefix import Printer
 
 # Seconds in which somebody else may turn out to have failed first: others tell of a process before it has ended itself.
 SETTLE, AFTER_WORKER = 1.0, 0.2
+LAST_WORDS = 0.3  # seconds in which servers may still tell workers that do not end at once who has failed
 MARK = "LAUNCHED_BY_MEZZO"  # variable that all processes of one launcher have alike
 # Ends the process groups whose numbers it reads once its input is closed without a last empty line, as it is when the
 # launcher is killed; and what the launcher had started without the time to tell of it, by the mark.
@@ -210,11 +211,15 @@ class Crew:
                 return event
 
     def _end_all(self, grace: float, asked: int = 0) -> None:
-        """Ask everybody to end, then end them. Workers that Ctrl-C reached may first write what they have."""
+        """Ask everybody to end, then end them: workers first, since who serves them has to tell them which one failed.
+        Workers that Ctrl-C reached may write what they have before."""
         if asked == signal.SIGINT:
             self._signal(signal.SIGINT, [m for m in self._running if m.role == "worker"])
             self._until_ended(grace, lambda: any(m.role == "worker" for m in self._running))
-        self._signal(signal.SIGTERM, self._running)
+        workers = [m for m in self._running if m.role == "worker"]
+        self._signal(signal.SIGTERM, workers)
+        self._until_ended(min(grace, LAST_WORDS), lambda: any(m.role == "worker" for m in self._running))
+        self._signal(signal.SIGTERM, [m for m in self._running if m not in workers])
         self._until_ended(grace, lambda: bool(self._running))
 
     def _until_ended(self, grace: float, more: Callable[[], bool]) -> None:

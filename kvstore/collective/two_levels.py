@@ -53,7 +53,7 @@ class TwoLevelWork:
 
 
 @dataclass(slots=True)
-class Place:
+class KeyMemory:
     """Memory of a key: pinned mirrors, in which copies end and begin, and arrays of the communicator between hosts."""
 
     down: Array
@@ -77,7 +77,7 @@ class TwoLevels(Communicator):
         super().__init__(between.rank, between.size, between.deadline)
         self._inside, self._between, self._members = inside, between, tuple(members)
         self.device = inside.device
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, KeyMemory] = {}
         self._works: dict[str, TwoLevelWork] = {}
         self._down: SimpleQueue[TwoLevelWork | None] = SimpleQueue()
         self._up: SimpleQueue[TwoLevelWork | None] = SimpleQueue()
@@ -202,13 +202,13 @@ class TwoLevels(Communicator):
 
         work.begin, work.back = begin, back
 
-    def _place(self, key: str, x: Any, out: Any, sums: bool) -> Place:
+    def _place(self, key: str, x: Any, out: Any, sums: bool) -> KeyMemory:
         place = self._places.get(key)
         if place is None:
             dtype, between = np.dtype(x.dtype), self._between
             found = np.empty(0, dtype) if sums else between.empty(out.size, dtype)
             up = x.size if sums else out.size
-            place = self._places[key] = Place(
+            place = self._places[key] = KeyMemory(
                 _pinned(x.size, dtype), _pinned(up, dtype), between.empty(x.size, dtype), found
             )
         return place
