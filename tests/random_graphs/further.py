@@ -31,7 +31,7 @@ def recurrent(m: Maker) -> str:
         attrs["linear_before_reset"] = 1
     w, r = m.weight(ways, rows, width, fan=width), m.weight(ways, rows, hidden, fan=hidden)
     bias = m.weight(ways, 2 * rows) if m.chance(0.7) else None
-    lengths = m.const(m.rng.integers(1, length + 1, batch), DType.INT32) if m.chance(0.15) else None
+    lengths = m.const(m.rng.integers(1, length + 1, batch), DType.INT32) if length and m.chance(0.15) else None
     first = [m.weight(ways, batch, hidden) if m.chance(0.3) else None]
     if op == "LSTM":
         first.append(m.weight(ways, batch, hidden) if m.chance(0.3) else None)

@@ -75,6 +75,21 @@ def gemm(m: Maker) -> str:
     return activated(m, y) if m.chance(0.3) else transposed(m, y, 0.15)
 
 
+@move(1.5, "products")
+def neighbours(m: Maker) -> str:
+    """A layer over a sampled graph: rows that are read are summed up by their weights for each of the first rows, and
+    these are added themselves (https://arxiv.org/abs/1810.00826)."""
+    x = m.ranked(2)
+    rows, wide = m.shape(x)
+    if rows < 3:
+        raise Unfit("no neighbours")
+    x, kept = m.add(m.one(("Relu", "Tanh", "Abs")), x), int(m.rng.integers(2, rows))
+    own = m.add("Slice", x, m.ints([0]), m.ints([kept]), m.ints([0]))
+    y = m.add("MatMul", m.weight(kept, rows, fan=rows), x)
+    y = m.add("Add", *((y, own) if m.chance(0.5) else (own, y)))
+    return m.add("MatMul", y, m.weight(wide, int(m.one(CHANNELS)), fan=wide))
+
+
 @move(1, "products")
 def einsum(m: Maker) -> str:
     x = solid(m, 2)
@@ -314,6 +329,26 @@ def block(m: Maker) -> str:
         y = m.add("Mul", y, m.add(m.one(("Sigmoid", "HardSigmoid")), gate))
     y = m.add("Add", *((x, y) if m.chance(0.5) else (y, x)))
     return m.add("Relu", y) if m.chance(0.6) else y
+
+
+@move(1, "convolutions")
+def joined_residual(m: Maker) -> str:
+    """Branches side by side, brought back to the width of the first and added to it, by a convolution as residual dense
+    blocks do (https://arxiv.org/abs/1802.08797), or by a product as long skips do (https://arxiv.org/abs/2209.12152)."""
+    image = m.chance(0.6)
+    x = m.ranked(3, 4, 4) if image else solid(m, 2)
+    axis = 1 if image else m.rank(x) - 1
+    x = m.add("Relu", x) if x in m.inputs else x
+    parts = [x]
+    for _ in range(int(m.one((1, 1, 2)))):
+        parts.append(m.add(m.one(("Tanh", "Sigmoid", "Relu", "Neg")), parts[-1]))
+    wide, narrow = len(parts) * m.shape(x)[axis], m.shape(x)[axis]
+    y = m.add("Concat", *parts, axis=axis)
+    if image:
+        y = m.add("Conv", y, m.weight(narrow, wide, *[1] * (m.rank(x) - 2), fan=wide))
+    else:
+        y = m.add("MatMul", y, m.weight(wide, narrow, fan=wide))
+    return m.add("Add", *((y, x) if m.chance(0.5) else (x, y)))
 
 
 @move(1.5, "layouts")
