@@ -147,14 +147,16 @@ def unchanged(before: Mapping[str, Any], after: Mapping[str, Any], what: str) ->
 
 
 def repeated(a: Asked, session: Session, times: int = 2) -> None:
-    """Answers, again and again: equal to the last bit, and neither feeds nor earlier answers change."""
+    """Answers, again and again: equal to the last bit, and neither feeds nor earlier answers change. Runs after the
+    first are fed in another order than the graph has its inputs in."""
     given = copied(a.case.feeds)
     first = session.run(a.case.feeds)
     unchanged(given, a.case.feeds, "the run changed what it was fed")
     like(first, a.expected())
     kept = copied(first)
+    other = dict(reversed(a.case.feeds.items()))
     for i in range(times):
-        again = session.run(a.case.feeds)
+        again = session.run(other if i % 2 == 0 else a.case.feeds)
         like(again, a.expected(), what=f"in run {i + 2} ")
         unchanged(kept, again, f"run {i + 2} answered otherwise than run 1")
     unchanged(kept, first, "a later run changed what an earlier one had answered")
