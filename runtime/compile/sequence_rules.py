@@ -57,11 +57,11 @@ def recurrent(g: PaddedGraph, node: Node) -> None:
     x, first = g.value(names[X]), int(bool(node.attrs.get("layout", 0)))
     at = StepAxes(first, x.axes[first], x.axes[1 - first])
     _check_operands(g, node, names, at)
+    if g.pads(at.steps) and len(at.steps) > 1:
+        raise refused(node, "steps are made of several sizes")
     if names[LENGTHS] or not g.pads(at.steps):  # lengths of their own count no padding
         as_it_is(g, node, names, at)
         return
-    if len(at.steps) > 1:
-        raise refused(node, "steps are made of several sizes")
     ways = DIRECTIONS[str(node.attrs.get("direction", "forward"))]
     if len(ways) > 1 and (node.attrs.get("activation_alpha") or node.attrs.get("activation_beta")):
         raise refused(node, "numbers of activations are told for both directions together")
@@ -95,10 +95,21 @@ def as_it_is(g: PaddedGraph, node: Node, names: Sequence[str], at: StepAxes) -> 
     inputs = list(names)
     if inputs[LENGTHS]:
         inputs[LENGTHS] = g.filled(node, inputs[LENGTHS], 0, 0.0)
+        if g.pads(at.steps):
+            inputs[LENGTHS] = _within(g, node, inputs[LENGTHS], at)
     directions, _, hidden = g.value(names[R]).axes
     results_padded = zip(node.outputs, _results(g, names, at, directions, hidden), strict=False)
     results = {o: padded for o, padded in results_padded if o}
     g.emit(node, inputs[: len(node.inputs)], results)
+
+
+def _within(g: PaddedGraph, node: Node, lengths: str, at: StepAxes) -> str:
+    """The lengths, none above the steps that count: a longer sequence ends with these, and would go on in padding."""
+    padded, steps, result = g.value(lengths), f"{OWN}{len(g.nodes)}", f"{OWN}{len(g.nodes) + 1}"
+    to = {"to": padded.dtype.onnx}
+    g.emit(node, (g.count(as_terms(at.size)),), {steps: PaddedValue(padded.dtype, ())}, op="Cast", domain="", attrs=to)
+    g.emit(node, (lengths, steps), {result: padded}, op="Min", domain="", attrs={})
+    return result
 
 
 def _results(g: PaddedGraph, names: Sequence[str], at: StepAxes, directions: Axis, hidden: Axis) -> list[PaddedValue]:
