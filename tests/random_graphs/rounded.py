@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
 from mezzo.ops import Tensor
-from mezzo.runtime.compile import padded, padding
+from mezzo.runtime.compile import padded, padded_program, padding, padding_rules
 from mezzo.runtime.compile.sizes import NormalSizes
 from mezzo.runtime.compile.template import Traced
 from mezzo.runtime.execution.saving import content
@@ -22,6 +24,7 @@ from .properties import Asked, Feeds, NotHere, copied, fits, like, type_like, un
 
 SIZES = (2, 3, 5, 6, 9, 17)
 STORED = 0.3  # of the sessions are written to a file, too
+ODD = 0.5  # of the sessions have NaN in the padding of inputs, where zeros would hide that it is read
 Axes = Mapping[str, int]
 
 
@@ -44,7 +47,7 @@ def rounded(a: Asked, session: Session) -> None:
             continue
     if not walk:
         raise NotHere
-    with patch.object(padded, "open_symbols", _every), patch.object(padding, "rounded_up", _by_three):
+    with _rounding(odd=a.rng.random() < ODD):
         opened = a.session(graph, buckets="auto")
         for size, feeds, worlds in [*walk, walk[0]]:
             given = copied(feeds)
@@ -63,6 +66,24 @@ def _stored(a: Asked, opened: Session, walk: list[Feeds]) -> None:
         unchanged(copied(opened.run(feeds)), session.run(feeds), "the file of a session answers otherwise")
     if opened.stats().rounded and not session.stats().rounded:
         raise AssertionError("the file of a session that rounds sizes up has no programs for that")
+
+
+@contextmanager
+def _rounding(*, odd: bool) -> Iterator[None]:
+    """Any axis is rounded up, and by three; with `odd`, inputs have NaN as padding."""
+    with patch.object(padded, "open_symbols", _every), patch.object(padding, "rounded_up", _by_three):
+        if not odd:
+            yield
+            return
+        with patch.object(padded_program, "_grown", _grown), patch.object(padding_rules, "INPUT_PADDING", None):
+            yield
+
+
+def _grown(array: Any, known: Tensor, *, room: bool = False) -> Any:
+    """The array with NaN, or 1, up to the sizes of a type."""
+    grown = np.full(known.sizes, np.nan if array.dtype.kind == "f" else 1, array.dtype)
+    grown[tuple(map(slice, array.shape))] = array
+    return grown
 
 
 def _by_three(size: int) -> int:
