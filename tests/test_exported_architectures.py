@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mezzo
+
 from .exports.agree import difference, verdict
 from .exports.all import EXCUSED, FILES, NAMES, row
 from .exports.architecture import Architecture
@@ -54,6 +56,20 @@ def test_exported_architecture(exporters: None, made: Architecture, exporter: st
     found, problems = row(made, exporter)
     assert not problems, "\n".join(problems)
     keep(found, NAMES, EXCUSED)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize(("made", "exporter"), FILES, ids=[" ".join(name) for name in NAMES])
+def test_devices_share_an_exported_architecture(
+    exporters: None, made: Architecture, exporter: str, devices: int
+) -> None:
+    place = mezzo.TensorParallel([f"cpu:{i}" for i in range(devices)])
+    try:
+        found = verdict(made, exported(made, exporter), {"place": place}, (1, 3))
+    except mezzo.ops.errors.InputError as error:
+        pytest.xfail(error.message)
+    assert not found.problems, "\n".join(found.problems)
 
 
 def test_the_page_is_what_the_soak_writes() -> None:
