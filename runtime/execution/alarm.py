@@ -31,15 +31,20 @@ def readable() -> bool:
 
 def raise_alarm() -> None:
     """Raise InvalidOperation, unless this thread is in `muted`."""
-    if not getattr(_HERE, "muted", False):
+    if not is_muted():
         raise InvalidOperation
+
+
+def is_muted() -> bool:
+    """True if this thread raises no alarm: threads that compute for it have to be muted, too."""
+    return bool(getattr(_HERE, "muted", False))
 
 
 @contextmanager
 def muted() -> Iterator[None]:
     """A context in which this thread raises no alarm."""
-    _HERE.muted = True
+    before, _HERE.muted = is_muted(), True
     try:
         yield
     finally:
-        _HERE.muted = False
+        _HERE.muted = before

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Condition, Lock
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from ..compile.parts import receives
 from ..compile.program import Program, ProgramStep
 from ..ir.graph import Node
 from ..memory.liveness import aligned
+from .alarm import is_muted, muted
 from .executor import Executor
 from .instance import ExecutionContext, Observer
 
@@ -198,7 +200,7 @@ class PartedInstance:
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any], *, observe: Observer | None = None) -> list[Any]:
         """Replay, as Instance.run does: every part at once. The first error is raised, and ends the others."""
-        program, errors = self.program, list[BaseException]()
+        program, errors, quiet = self.program, list[BaseException](), is_muted()
         given = dict(zip(program.given, inputs, strict=True))
         wanted = dict(zip(program.results, outputs, strict=True))
         self._passage.begin()
@@ -206,7 +208,7 @@ class PartedInstance:
         def one(part: Any, begin: int) -> list[Any]:
             names, seen = part.program, None if observe is None else Turns(observe, self._passage, self._turn, begin)
             try:
-                with np.errstate(all="ignore"):
+                with np.errstate(all="ignore"), muted() if quiet else nullcontext():
                     ins, outs = [given[n] for n in names.given], [wanted[n] for n in names.results]
                     return list(part.run(ins, outs, observe=seen))
             except BaseException as error:

@@ -67,6 +67,8 @@ def regrouped(before: Sequence[Any], split: Split, after: Sequence[Any]) -> Spli
     >>> regrouped((10, 2, 64), Split(2, (64,)), (10, 8, 16))
     Split(axis=1, blocks=(4,), repeat=2)
     """
+    if any(is_number(d) and d == 0 for d in (*before, *after)):
+        raise NotSplit("there are no elements")
     xs = [(i, d) for i, d in enumerate(before) if not (is_number(d) and d == 1)]
     ys = [(i, d) for i, d in enumerate(after) if not (is_number(d) and d == 1)]
     while xs and ys:
