@@ -36,7 +36,7 @@ class TensorParallel:
 
     def __post_init__(self) -> None:
         given: Any = self.devices
-        names = given.split(",") if isinstance(given, str) else [*given]
+        names = given.split(",") if isinstance(given, str) else [*given] if isinstance(given, list | tuple) else []
         if len(names) < 2 or len({*names}) < len(names) or not all(isinstance(d, str) and d for d in names):
             raise InputError(f"devices={given!r}", where="TensorParallel", hint="two or more: ['gpu:0', 'gpu:1']")
         object.__setattr__(self, "devices", tuple(n if ":" in n else f"{n}:0" for n in names))
