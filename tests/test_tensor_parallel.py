@@ -214,7 +214,7 @@ def test_weights_may_be_chosen() -> None:
     [
         (lambda: mz.TensorParallel(["cpu:0"]), "devices="),
         (lambda: mz.TensorParallel(["cpu:0", "cpu:0"]), "devices="),
-        (lambda: mz.TensorParallel(2), "devices=2"),  # type: ignore[arg-type]
+        (lambda: mz.TensorParallel(2), "devices=2"),
         (lambda: mz.Session(transformer(), place=mz.TensorParallel(["cpu:0", "cpu:1"], ["no"])), "no two products"),
         (lambda: mz.Session(transformer(), place=cpus(3)), "divisible by 3"),
         (lambda: mz.Session(transformer(), place=cpus(2), device="gpu:0"), "beside place="),
