@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import activated, partner_shape
+from .elementwise import activated, partner_shape, swapped
 from .maker import CHANNELS, Maker, Unfit
 from .moves import move
 
@@ -86,7 +86,7 @@ def neighbours(m: Maker) -> str:
     x, kept = m.add(m.one(("Relu", "Tanh", "Abs")), x), int(m.rng.integers(2, rows))
     own = m.add("Slice", x, m.ints([0]), m.ints([kept]), m.ints([0]))
     y = m.add("MatMul", m.weight(kept, rows, fan=rows), x)
-    y = m.add("Add", *((y, own) if m.chance(0.5) else (own, y)))
+    y = m.add("Add", *swapped(m, y, own))
     return m.add("MatMul", y, m.weight(wide, int(m.one(CHANNELS)), fan=wide))
 
 
@@ -158,7 +158,10 @@ def conv(m: Maker) -> str:
 def scaled(m: Maker, y: str) -> str:
     """A constant behind a convolution, of one number for all, for each channel or for each column."""
     channels, columns = m.shape(y)[1], m.shape(y)[-1]
-    shape = m.one(((), (1,), (channels, *[1] * (m.rank(y) - 2)), (1, channels, *[1] * (m.rank(y) - 2)), (columns,)))
+    shape: tuple[int, ...] = (columns,)
+    if channels != columns or m.chance(0.5):  # as many of both: which axis is meant is easily mistaken
+        rest = (channels, *[1] * (m.rank(y) - 2))
+        shape = m.one(((), (1,), rest, (1, *rest), (columns,)))
     return m.add(m.one(("Mul", "Mul", "Div", "Add", "Sub")), y, m.positive(*shape))
 
 
@@ -331,24 +334,26 @@ def block(m: Maker) -> str:
     return m.add("Relu", y) if m.chance(0.6) else y
 
 
-@move(1, "convolutions")
+@move(1.5, "convolutions")
 def joined_residual(m: Maker) -> str:
-    """Branches side by side, brought back to the width of the first and added to it, by a convolution as residual dense
-    blocks do (https://arxiv.org/abs/1802.08797), or by a product as long skips do (https://arxiv.org/abs/2209.12152)."""
-    image = m.chance(0.6)
+    """A branch or several side by side, brought back to the width of the first and added to it: by a convolution as in
+    residual dense blocks (https://arxiv.org/abs/1802.08797), by a product as in long skips
+    (https://arxiv.org/abs/2209.12152)."""
+    image = m.chance(0.7)
     x = m.ranked(3, 4, 4) if image else solid(m, 2)
     axis = 1 if image else m.rank(x) - 1
-    x = m.add("Relu", x) if x in m.inputs else x
-    parts = [x]
-    for _ in range(int(m.one((1, 1, 2)))):
+    parts = [m.add("Relu", x) if x in m.inputs else x]
+    for _ in range(int(m.one((0, 0, 1, 2)))):
         parts.append(m.add(m.one(("Tanh", "Sigmoid", "Relu", "Neg")), parts[-1]))
-    wide, narrow = len(parts) * m.shape(x)[axis], m.shape(x)[axis]
-    y = m.add("Concat", *parts, axis=axis)
+    wide, narrow, k = len(parts) * m.shape(x)[axis], m.shape(x)[axis], int(m.one((1, 3)))
+    y = m.add("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
     if image:
-        y = m.add("Conv", y, m.weight(narrow, wide, *[1] * (m.rank(x) - 2), fan=wide))
-    else:
-        y = m.add("MatMul", y, m.weight(wide, narrow, fan=wide))
-    return m.add("Add", *((y, x) if m.chance(0.5) else (x, y)))
+        spatial = m.rank(x) - 2
+        w = m.weight(narrow, wide, *[k] * spatial, fan=wide * k**spatial)
+        y = m.add("Add", *swapped(m, m.add("Conv", y, w, pads=[k // 2] * 2 * spatial), parts[0]))
+        return m.add("GlobalAveragePool", y) if m.chance(0.4) else y
+    y = m.add("Add", *swapped(m, m.add("MatMul", y, m.weight(wide, narrow, fan=wide)), parts[0]))
+    return m.add("Softmax", y) if m.chance(0.4) else y
 
 
 @move(1.5, "layouts")
