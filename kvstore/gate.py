@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from ..ops.errors import DeadlineError, MezzoError, PeerError
@@ -22,7 +23,7 @@ from .environment import Environment, local
 from .loop import Loop
 from .protocol import handshake as h
 from .stream import Door
-from .tls import Identity, Secure, TlsError, calling, spoken
+from .tls import Identity, Secure, TlsError, calling, secured, spoken
 from .user import stranger
 
 MOST = 256  # connections whose handshake has not ended; one more, and an older one is closed
@@ -100,7 +101,7 @@ class Gate:
         if self._identity is None or not spoken(self._environment, sock):
             return _Caller(self, self._loop, sock, machine())
         ready = machine(self._identity.digest)
-        return _Caller(self, self._loop, Secure(sock, self._identity.context, listener=True), ready)
+        return _Caller(self, self._loop, secured(sock, self._identity.context, listener=True), ready)
 
     def _make_room(self, address: str) -> None:
         neighbours = [caller for caller in self._waiting if caller.address == address]
@@ -244,7 +245,7 @@ def _entered(sock: socket.socket, environment: Environment, service: str, end: f
         sock.setblocking(False)
         certificate = b""
         if spoken(environment, sock):
-            sock = Secure(sock, calling(environment), listener=False)
+            sock = secured(sock, calling(environment), listener=False)
             _shake(sock, end)
             certificate = sock.digest
         _prove(sock, _handshake("caller", sock, environment, service, certificate), end)
@@ -278,10 +279,8 @@ def _prove(sock: socket.socket, machine: h.Handshake, end: float) -> None:
                 raise PeerError(reason, hint=ONE_USER)
             if isinstance(instruction, h.Open):
                 return
-            try:
+            with suppress(OSError):  # who has closed it may have said why, which is read next
                 sock.send(instruction.data)  # so few bytes always find room in a connection that is new
-            except OSError as error:
-                raise _Unheard(f"{CLOSED} ({error})") from error
         try:
             event = h.HandshakeReceived(_received(sock, machine.wanted, end))
         except (TimeoutError, TlsError):

@@ -74,7 +74,6 @@ class Stream:
         self._events = READ
         self._secure = sock if isinstance(sock, Secure) else None  # which may hold bytes that the loop knows nothing of
         if self._secure is not None:
-            self._secure.established()
             loop.after(0, self.readable)
         loop.watch(sock, self)
 

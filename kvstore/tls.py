@@ -14,8 +14,8 @@ import hashlib
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -24,14 +24,9 @@ from . import secret
 from .environment import Environment, local
 from .protocol.handshake import SAME_TLS
 
-RAW = 64 << 10  # bytes that are received at once: what is copied from here to there stays in the cache
-SHAKING = 16 << 10  # bytes of a flight, while the other end is not known
-AT_MOST = 64 << 10  # bytes that it may send until TLS is established
-AT_ONCE = 64 << 10  # bytes that are encrypted before they are given to the kernel
 SENT = 1 << 20  # bytes of one call of `sendmsg`, at most
 _T = TypeVar("_T")
 CERTIFICATES = "every process needs a certificate of the authority in MEZZO_TLS_CA that is valid now, and a right clock"
-HEAD = 5  # bytes before a record, of which the last two are its length
 RECORD = 16 << 10  # bytes of the longest record: what is shorter travels as one
 
 
@@ -187,162 +182,130 @@ def _made(since: int = 2020, until: int = 2120) -> tuple[bytes, bytes]:
     return made.public_bytes(pem), key.private_bytes(pem, kind, serialization.NoEncryption())
 
 
-class Secure(socket.socket):
-    """A TCP connection under TLS, which does not block, with the calls of a socket that a stream makes.
+def secured(sock: socket.socket, context: ssl.SSLContext, *, listener: bool) -> Secure:
+    """This connection under TLS, which `shake` begins; the socket that is given is not to be used any more."""
+    context.sslsocket_class = Secure
+    made = context.wrap_socket(sock, server_side=listener, do_handshake_on_connect=False)
+    assert isinstance(made, Secure)
+    made.setblocking(False)
+    return made
 
-    `drained` says that everything that has arrived here has been read: more comes from the kernel alone.
-    """
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, listener: bool) -> None:
-        super().__init__(sock.family, sock.type, sock.proto, sock.detach())
-        self.setblocking(False)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=listener)
-        self._raw = memoryview(bytearray(SHAKING))
-        self._left = AT_MOST
-        self._unsent = memoryview(b"")  # encrypted, and not yet taken by the kernel
-        self._head = b""  # the first bytes of a record, less than a header
-        self._rest = 0  # bytes of a record that has begun, still to be received
-        self._whole = 0  # records that were received whole and not read, at least
-        self._encrypted = 0  # bytes that `sendmsg` was given, and has not said to be sent
-        self.drained = True
+class Secure(ssl.SSLSocket):
+    """A TCP connection under TLS, which does not block, with the calls of a socket that a stream makes. OpenSSL reads
+    and writes the socket by itself, which buffers in memory between the two would make dearer by a third."""
+
+    _begun: deque[memoryview] | None = None  # what is given and not sent: OpenSSL goes on with the first
+    _given = 0  # bytes of it, those included that are sent
+    _over = False  # the other end has closed
 
     @property
     def digest(self) -> bytes:
         """SHA-256 of the certificate of the other end, which has sent one."""
-        return hashlib.sha256(self._tls.getpeercert(True) or b"").digest()
+        return hashlib.sha256(self.getpeercert(True) or b"").digest()
+
+    @property
+    def drained(self) -> bool:
+        """True if everything that was taken from the kernel has been read: more comes from there alone."""
+        return not self.pending()
 
     def shake(self) -> None:
-        """Go on with TLS's own handshake. Raises BlockingIOError until it has ended, TlsError where it cannot."""
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._flush()
-                self._left -= self._fill()
-                if self._left < 0:
-                    raise TlsError(f"it has sent {AT_MOST} bytes, and TLS is not established") from None
-            except ssl.SSLEOFError as error:
-                raise ConnectionAbortedError("it closed the connection before TLS was established") from error
-            except ssl.SSLError as error:
-                raise self._ended(error) from error
-            else:
-                self._flush()
-                self.drained = False
-                return
+        """Go on with TLS's own handshake. Raises BlockingIOError until it has ended, TlsError where it cannot.
+
+        OpenSSL takes no messages of more than 128 KiB, so that a stranger costs no more memory than that.
+        """
+        try:
+            self.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        except ssl.SSLEOFError as error:
+            raise ConnectionAbortedError("it closed the connection before TLS was established") from error
+        except ssl.SSLError as error:
+            raise _ended(error) from error
 
     # --- receiving
 
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        into = bytearray(size)
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        if self.version() is None:  # `wrap_socket` asks a connection that has broken already, as `shake` will tell
+            return b""
+        into = bytearray(buflen)
         return bytes(into[: self.recv_into(memoryview(into))])
 
-    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         """Receive as much as is there; 0 where the other end has closed."""
         view = memoryview(buffer)
-        got, blocked = 0, False
-        self.drained = False
-        while got < len(view):
-            if not self._whole and not blocked:  # a read in vain is an exception, which costs as much as a record
-                try:
-                    self._fill()
-                except BlockingIOError:
-                    blocked = True
+        got, size, read = 0, len(view), cast(Callable[[int, memoryview], int], self.read)
+        while got < size and not self._over:  # a record at a time
             try:
-                got += cast(int, self._tls.read(len(view) - got, view[got:]))  # into the view: how many bytes
-                if self._whole and not self._tls.pending():
-                    self._whole -= 1
-            except ssl.SSLWantReadError:
-                self._whole = 0
-                if blocked:
-                    self.drained = True
-                    if got:
-                        return got
-                    raise BlockingIOError from None
+                count = read(size, view[got:])  # into the view: how many bytes
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if got:
+                    return got
+                raise BlockingIOError from None
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                break
+                count = 0
             except ssl.SSLError as error:
-                raise self._ended(error) from error
+                raise _ended(error) from error
+            if not count:
+                self._over = True
+            got += count
         return got
-
-    def _fill(self) -> int:
-        """Receive what is encrypted; how much that was."""
-        count = super().recv_into(self._raw)
-        if count:
-            self._incoming.write(self._raw[:count])
-            self._count(self._raw[:count])
-        else:
-            self._incoming.write_eof()
-        return count
-
-    def _count(self, raw: memoryview) -> None:
-        """Count the records that end in these bytes."""
-        at, size = self._rest, len(raw)
-        self._whole += 0 < at <= size
-        while at < size:
-            head = self._head + bytes(raw[at : at + HEAD - len(self._head)])
-            if len(head) < HEAD:
-                self._head = head
-                self._rest = 0
-                return
-            at += HEAD - len(self._head) + (head[3] << 8 | head[4])
-            self._head = b""
-            self._whole += at <= size
-        self._rest = at - size
 
     # --- sending
 
     def send(self, data: Any, flags: int = 0) -> int:
         return self.sendmsg((data,))
 
-    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
+    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:  # type: ignore[override]
         """Send some of these buffers; how many bytes. After BlockingIOError the next call has to give the same bytes,
-        maybe with more behind them, since they are encrypted already."""
-        if not self._encrypted:
-            for part in _parts(buffers):
-                self._encrypted += self._tls.write(part)
-                self._flush()
-        self._flush()
-        count, self._encrypted = self._encrypted, 0
-        return count
+        maybe with more behind them, since some are encrypted already."""
+        if not self._begun:
+            self._begun = _parts(buffers)
+            self._given = sum(map(len, self._begun))
+        try:
+            while self._begun:
+                self.write(self._begun[0])
+                self._begun.popleft()
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            raise BlockingIOError from None
+        except ssl.SSLError as error:
+            raise _ended(error) from error
+        return self._given
 
-    def _flush(self) -> None:
-        """Give the kernel what is encrypted. Raises BlockingIOError where it does not take all."""
-        while self._unsent or self._outgoing.pending:
-            if not self._unsent:
-                self._unsent = memoryview(self._outgoing.read())
-            self._unsent = self._unsent[super().send(self._unsent) :]
+    # --- ending
 
-    def established(self) -> None:
-        """Take the memory of a connection over which values go, the other end being known."""
-        self._raw = memoryview(bytearray(RAW))
+    def shutdown(self, how: int) -> None:
+        """End a direction of the connection; what comes by the other one is still under TLS."""
+        socket.socket.shutdown(self, how)
 
-    def _ended(self, error: ssl.SSLError) -> TlsError:
-        """Tell the other end why, if it listens; the error for people."""
-        with suppress(OSError):
-            self._flush()
-        reason = error.reason or str(error)
-        found = reason
-        if isinstance(error, ssl.SSLCertVerificationError):  # by this end
-            reason = error.verify_message
-            found = f"VERIFY_{error.verify_code}"
-        told = next((text for word, text in _REASONS.items() if word in found), "TLS has failed")
-        hint = CERTIFICATES if "certificate" in told else SAME_TLS
-        return TlsError(f"{told} ({reason.replace('_', ' ').lower()})", hint)
+    def close(self) -> None:
+        self._begun = None
+        super().close()
 
 
-def _parts(buffers: Iterable[Any]) -> Iterator[memoryview]:
-    """The bytes of these buffers, at most SENT, so many at a time as stay in the cache; together what is short."""
+def _ended(error: ssl.SSLError) -> TlsError:
+    """The error for people; OpenSSL has told the other end why, if it listens."""
+    reason = error.reason or str(error)
+    found = reason
+    if isinstance(error, ssl.SSLCertVerificationError):  # by this end
+        reason = error.verify_message
+        found = f"VERIFY_{error.verify_code}"
+    told = next((text for word, text in _REASONS.items() if word in found), "TLS has failed")
+    hint = CERTIFICATES if "certificate" in told else SAME_TLS
+    return TlsError(f"{told} ({reason.replace('_', ' ').lower()})", hint)
+
+
+def _parts(buffers: Iterable[Any]) -> deque[memoryview]:
+    """The bytes of these buffers, at most SENT; together what is short."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
-    if sum(len(view) for view in views) <= RECORD:
-        views = [memoryview(b"".join(views))]
-    left = SENT
+    if sum(map(len, views)) <= RECORD:
+        return deque([memoryview(b"".join(views))])
+    made, left = deque[memoryview](), SENT
     for view in views:
-        for lo in range(0, min(len(view), left), AT_ONCE):
-            yield view[lo : min(lo + AT_ONCE, left)]
-        left -= len(view)
-        if left <= 0:
-            return
+        if len(view) and left:
+            made.append(view[:left])
+            left -= len(made[-1])
+    return made
 
 
 _REASONS = {

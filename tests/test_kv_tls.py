@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import struct
 import sys
 import threading
 import time
@@ -131,7 +132,7 @@ def test_what_arrived_with_the_last_proof_is_read() -> None:
     """It is inside of TLS already when the stream begins, and the loop hears of nothing more."""
     ear = Ear()
     with place() as made:
-        mine = tls.Secure(socket.create_connection(made.address), tls.calling(JOB), listener=False)
+        mine = tls.secured(socket.create_connection(made.address), tls.calling(JOB), listener=False)
         patiently(made, mine.shake)
         caller = h.Handshake("caller", KEY.encode(), b"n" * h.NONCE, "scheduler", certificate=mine.digest)
         (greeting,) = caller.handle(h.Began())
@@ -148,6 +149,23 @@ def test_what_arrived_with_the_last_proof_is_read() -> None:
         mine.close()
         run(made.loop, ear, 2)
         assert ear.reason == "it closed the connection"
+
+
+def test_connections_that_break_before_tls_begins_hurt_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel no longer knows the other end of them."""
+    monkeypatch.setattr(gate, "spoken", lambda *_: True)
+    monkeypatch.setattr(gate, "stranger", lambda _: "")
+    with place() as made:
+        for said in (b"", b"some words"):
+            sock = socket.create_connection(made.address)
+            sock.send(said)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is a reset
+            sock.close()
+            for _ in range(3):
+                made.loop.step(0.05)
+        mine = entered(made)
+        assert isinstance(mine, tls.Secure)
+        mine.close()
 
 
 _T = TypeVar("_T")
@@ -183,7 +201,7 @@ def test_members_meet_under_tls_1_3() -> None:
         mine = entered(made)
         assert isinstance(mine, tls.Secure)
         made.until(lambda: bool(made.opened))
-        assert mine._tls.version() == "TLSv1.3"
+        assert mine.version() == "TLSv1.3"
         assert isinstance(made.opened[0], tls.Secure)
         mine.close()
     with place() as one, place() as other:
