@@ -68,6 +68,9 @@ ONCE = {  # seeds that failed once, by why
     "an agent took a round for one that is under way, which a worker had taken to the servers and back": (
         3_069_443, 4_016_881
     ),
+    # Its host was complete with the dead worker, so it filled up the number of workers in the place of one on another
+    # host, and got that one's rank, whose successor came a little later.
+    "who came again before the end of whom it replaces, and knew no rank, took the place of another": (4_030_319,),
 }  # fmt: skip
 
 

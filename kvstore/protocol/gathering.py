@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from .messages import NOBODY, Failed, Hello, Role, named
+from .messages import NOBODY, Failed, Hello, Role, Welcome, named
 
 
 def called(role: Role, host: str, rank: int = NOBODY) -> str:
@@ -48,6 +48,19 @@ def disagreement(workers: Sequence[Hello]) -> Failed | None:
     where = "; ".join(f"{kind} on host {', '.join(hosts[kind])}" for kind in kinds)
     why = f"workers disagree about the kind of the store: {where}"
     return Failed((), why, hint="give `kv.create` the same kind in every worker")
+
+
+def crowded(hello: Hello, here: Iterable[Hello], before: Welcome | None) -> bool:
+    """True if a worker that was started in the place of another, and was not told of which rank, finds as many on its
+    host as there were in the last gathering: one of them has died, and its end has not been heard of.
+
+    >>> last = Welcome(0, 3, (), (("a", (0,)), ("b", (1, 2))))
+    >>> late, here = Hello("worker", "b", incarnation=1), [Hello("worker", "b", 1), Hello("worker", "b", 2)]
+    >>> crowded(late, here, last), crowded(late, here[:1], last)
+    (True, False)
+    """
+    places = dict(before.hosts).get(hello.host, ()) if before and hello.incarnation and hello.rank == NOBODY else ()
+    return 0 < len(places) <= sum(other.host == hello.host for other in here)
 
 
 def by_host(here: Iterable[Hello]) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from . import pace
 from .consistency import parse
-from .gathering import by_host, called, disagreement, miscounted, missing
+from .gathering import by_host, called, crowded, disagreement, miscounted, missing
 from .messages import (
     NOBODY,
     Barrier,
@@ -182,6 +182,7 @@ class Membership:
         self._deadline, self._timeout, self._grace, self._rejoin = deadline, timeout, grace, rejoin
         self._gathering = 0  # how often the job has gathered before
         self._lost = ""  # why it gathers again
+        self._before: Welcome | None = None  # of the last gathering
         self._early: dict[int, Hello] = {}  # by peer: who comes in a place that has no end yet that was heard of
         self._former: dict[int, _Member] = {}  # by peer: members of earlier gatherings, until they have closed
         self._verdict: Failed | None = None  # the failure of the job, unless a worker turns out to have died
@@ -286,7 +287,8 @@ class Membership:
                     return [*made, *(() if self._ended else self._hello(peer, hello))]
         same = [member for _, member in self._role(hello.role)]
         most = self._declared[hello.role]
-        if len(same) >= most and self._rejoin and hello.role == "worker" and hello.incarnation:
+        full = len(same) >= most or crowded(hello, (each.hello for each in same), self._before)
+        if full and self._rejoin and hello.role == "worker" and hello.incarnation:
             self._early[peer] = hello
             return ()
         if len(same) >= most:
@@ -401,7 +403,8 @@ class Membership:
         self._former |= self._members
         for known in (self._members, self._barriers, self._words, self._since, self._away):
             known.clear()
-        self._welcome = self._verdict = self._slow = self._slow_told = None
+        self._before, self._welcome = self._welcome, None
+        self._verdict = self._slow = self._slow_told = None
         self._judged_at = math.inf
         return [*made, *self._again()]
 
