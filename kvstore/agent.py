@@ -25,7 +25,7 @@ from .host.group import Group, resign
 from .host.mesh import Mesh, called, join
 from .link import Link
 from .loop import Loop
-from .member import Member
+from .member import JobEnded, Member
 from .protocol.messages import SEE, Report
 from .protocol.pace import EVERY
 
@@ -138,6 +138,8 @@ def main() -> int:
     try:
         place = ServedHost(given["name"], tuple(given["ranks"]), given["gathering"])
         serve(Environment.read(), place, lambda: os.getppid() != int(sys.argv[2]))
+    except JobEnded:  # all workers had left before it met the scheduler: nobody waits for it
+        return 0
     except MezzoError as error:
         print(f"agent: {error}", file=sys.stderr, flush=True)
         return 1
