@@ -202,6 +202,24 @@ def test_an_export_is_the_whole_model(tmp_path: Path) -> None:
     near(step.run(given)[trainer.loss], trainer.step(fed), 1e-5)
 
 
+def test_a_value_may_be_cut_along_several_axes() -> None:
+    """One product reads its rows, another its columns, and each device has the part that its product wants."""
+    rng, g = np.random.default_rng(0), GraphBuilder("two cuts")
+
+    def const(*shape: int) -> str:
+        return g.const(rng.standard_normal(shape))
+
+    x, both = g.input("x", Tensor(DType.DOUBLE, (2, 8))), const(8, 8)
+    columns = g.Add(g.Unsqueeze(g.MatMul(x, const(8, 8)), g.const([1])), both)
+    rows = g.Add(g.Unsqueeze(g.MatMul(x, const(8, 8)), g.const([2])), both)
+    ends = [g.MatMul(columns, const(8, 4)), g.MatMul(g.Transpose(rows, perm=(0, 2, 1)), const(8, 4))]
+    graph, fed = g.graph(ends), {"x": rng.standard_normal((2, 8))}
+    assert len(tensor_parallel(infer(graph), cpus(2)).weights) == 4
+    alone = mz.Session(graph).run(fed)
+    for name, value in mz.Session(graph, place=cpus(2)).run(fed).items():
+        near(value, alone[name])
+
+
 def test_weights_may_be_chosen() -> None:
     graph = infer(transformer())
     assert {n.split(".")[1] for n in tensor_parallel(graph, mz.TensorParallel("cpu:0,cpu:1", ["*.mlp.*"])).weights} == {

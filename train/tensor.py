@@ -6,9 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from ..ops.errors import InputError
 from ..ops.types import Array
@@ -20,7 +17,6 @@ from ..runtime.passes.split import (
     SplitGraph,
     part_names,
     split_array,
-    split_states,
     tensor_parallel,
     whole_array,
 )
@@ -47,36 +43,43 @@ class SharedProducts:
         return tensor_parallel(infer(graph), self.asked, self.found.weights).graph
 
     def whole(self, states: Mapping[str, Array]) -> dict[str, Array]:
-        """Copies of states, in which those of weights are whole."""
-        known = split_states(states, self.found.weights, self._count)
-        parts = {p for group in known.values() for p in group}
-        made = {n: np.array(a) for n, a in states.items() if n not in parts}
-        for name, group in known.items():
-            made[name] = whole_array([states[p] for p in group], self._split(name))
+        """The states, in which those of weights are whole; others are not copied."""
+        groups = {part_names(w, self._count): w for w in self.found.weights}
+        firsts = {group[0]: group for group in groups}
+        rest = {part for group in groups for part in group[1:]}
+        made = dict[str, Array]()
+        for name, array in states.items():
+            prefix, parameter = _parameter(name)
+            if parameter in firsts:
+                group = firsts[parameter]
+                split = self.found.weights[groups[group]]
+                made[prefix + groups[group]] = whole_array([states[prefix + part] for part in group], split)
+            elif parameter not in rest:
+                made[name] = array
         return made
 
     def parts(self, states: Mapping[str, Array]) -> dict[str, Array]:
         """The states with the parts of weights in place of those that are whole."""
         made = dict[str, Array]()
         for name, array in states.items():
-            weight = self._weight(name)
-            if weight and np.shape(array) and np.ndim(array) > self.found.weights[weight].axis:
-                pieces = split_array(array, self.found.weights[weight], self._count)
-                made |= dict(zip(part_names(name, self._count), pieces, strict=True))
-            else:
+            split = self.found.weights.get(_parameter(name)[1])
+            if split is None:
                 made[name] = array
+            else:
+                pieces = split_array(array, split, self._count)
+                made |= dict(zip(part_names(name, self._count), pieces, strict=True))
         return made
 
-    def _weight(self, name: str) -> str:
-        """The weight that a state belongs to, if it is one that has parts."""
-        if name in self.found.weights:
-            return name
-        kind, _, rest = name.partition("/")
-        weight = rest.partition("/")[2]
-        return weight if kind == "optimizer" and weight in self.found.weights else ""
 
-    def _split(self, name: str) -> Any:
-        return self.found.weights[self._weight(name)]
+def _parameter(state: str) -> tuple[str, str]:
+    """What stands before the name of the parameter that a state is, or belongs to, and that name.
+
+    >>> _parameter("optimizer/mean/0/weight"), _parameter("0/weight")
+    (('optimizer/mean/', '0/weight'), ('', '0/weight'))
+    """
+    kind, _, rest = state.partition("/")
+    slot, slash, name = rest.partition("/")
+    return (f"{kind}/{slot}/", name) if kind == "optimizer" and slash else ("", state)
 
 
 def whole_states(shared: SharedProducts | None, states: Mapping[str, Array]) -> Mapping[str, Array]:

@@ -21,6 +21,7 @@ from ...ops.types import Array, native, type_of
 PRODUCER, DOMAIN, MODEL_VERSION, SIGNATURE = (
     f"mezzo.source.{field}" for field in ("producer", "domain", "model_version", "signature")
 )
+SPLIT = "mezzo.split"  # key of metadata of a graph whose weights are parts of others, each on a device where it stays
 COPY = "@/"  # ends the prefix of a copied subgraph's names: what follows are the names of the original
 RESULT = "y"  # the first output of an operator that runs alone: by it random numbers are drawn
 DRAW = "draw@"  # begins the name of what a node of a trace draws: which draw of the run it is follows

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator
 from ...ops import Tensor
 from ...ops.core.fused import ABSENT, PREVIOUS, Link
 from ...ops.dataclasses import dataclass, replace
-from ..ir.graph import Graph, Node
+from ..ir.graph import SPLIT, Graph, Node
 from .bodies import map_bodies
 
 Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not
@@ -55,7 +55,7 @@ def fuse_chains(
     for node in graph.nodes:
         for name in node.inputs:
             readers[name] = node
-    gone: set[str] = set()
+    gone, split = set[str](), SPLIT in graph.metadata
     placed: dict[str, Node] = {}
 
     def following(nodes: list[Node]) -> Node | None:
@@ -65,7 +65,7 @@ def fuse_chains(
         if uses.get(result) != 1 or result not in readers or result in keep:
             return None
         reader = readers[result]
-        if reader.device != last.device and nodes[0].record.multiplies:  # its weight is not read on another device
+        if split and reader.device != last.device and nodes[0].record.multiplies:  # its part of a weight stays there
             return None
         return reader if _plain(reader) and reader.outputs[0] not in gone and _same_size(graph, last, reader) else None
 

@@ -8,7 +8,7 @@ of a feed-forward layer. All else is on the first device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from ...ops import Tensor
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import InputError
 from ...ops.types import Array
-from ..ir.graph import Graph, Node
+from ..ir.graph import SPLIT, Graph, Node
 from ..ir.infer import infer
 from ..ir.typed import TypedBuilder
 from .place import TensorParallel
@@ -118,6 +118,7 @@ class SplitWriter:
     parts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # of values, by device
     weights: dict[str, Array] = field(default_factory=dict[str, Array])
     made: set[str] = field(default_factory=set[str])  # values that are whole
+    cuts: dict[tuple[str, Split], list[str]] = field(default_factory=dict[tuple[str, Split], list[str]])  # of these
 
     def __post_init__(self) -> None:
         own = {n: t for n, t in self.graph.types.items() if n in self.graph.inputs or n in self.graph.initializers}
@@ -147,8 +148,9 @@ class SplitWriter:
         for name in (*graph.outputs, *(s.output for s in graph.states)):
             self._whole(name)
         written = graph.but(
-            nodes=self.g.nodes(), initializers={**self.weights, **self.g.constants()}, types=self.g.types
-        ).verify()
+            nodes=self.g.nodes(), initializers={**self.weights, **self.g.constants()}, types=self.g.types,
+            metadata={**graph.metadata, SPLIT: ",".join(self.devices)},
+        ).verify()  # fmt: skip
         return SplitGraph(infer(written), dict(told), self.devices)
 
     def _whole_node(self, node: Node) -> None:
@@ -184,12 +186,14 @@ class SplitWriter:
         """An operand for each device: its part, or the whole."""
         if split is None or not name:
             return [self._whole(name) if name else ""] * len(self.devices)
-        if name not in self.parts:
-            self._share(name, split)
-        return self.parts[name]
+        if name in self.parts and self.search.splits[name] == split:
+            return self.parts[name]
+        if (name, split) not in self.cuts:
+            self.cuts[name, split] = self._share(self._whole(name), split)
+        return self.cuts[name, split]
 
-    def _share(self, name: str, split: Split) -> None:
-        """Cut a value that is whole."""
+    def _share(self, name: str, split: Split) -> list[str]:
+        """Cut a value that is whole: its readers may want it cut along several axes."""
         count, parts = len(self.devices), list[str]()
         edges = [0, *np.cumsum(split.blocks).tolist()]
         self.g.device = self.devices[0]
@@ -200,7 +204,7 @@ class SplitWriter:
                 pieces.append(self._cut(name, begin + i * width, begin + (i + 1) * width, split.axis))
             parts.append(pieces[0] if len(pieces) == 1 else self.g.Concat(*pieces, axis=split.axis))
         self.g.device = ""
-        self.parts[name], self.search.splits[name] = parts, split
+        return parts
 
     def _parts(self, node: Node, found: Parted) -> None:
         g, count = self.g, len(self.devices)
@@ -265,17 +269,3 @@ class SplitWriter:
         g.add(Node("Mul", (part, g.const(own)), node.outputs, name=node.name))
         g.device = ""
         self.made.update(node.outputs)
-
-
-def split_states(names: Iterable[str], weights: Mapping[str, Split], count: int) -> dict[str, tuple[str, ...]]:
-    """The states that are whole in a checkpoint, with the names of their parts: of weights, and what optimizers keep of
-    each (`optimizer/SLOT/WEIGHT`)."""
-    given, found = [*names], dict[str, tuple[str, ...]]()
-    for weight in weights:
-        parts = part_names(weight, count)
-        for name in given:
-            prefix = name.removesuffix(parts[0])
-            own = prefix.startswith("optimizer/") and prefix.endswith("/") and prefix.count("/") == 2
-            if name.endswith(parts[0]) and (own or not prefix):
-                found[prefix + weight] = tuple(prefix + p for p in parts)
-    return found

@@ -67,6 +67,7 @@ class SplitSearch:
     ) -> None:  # fmt: skip
         self.graph, self.types, self.devices, self._patterns, self._decided = graph, types, devices, patterns, decided
         self._uses, self._makers = graph.uses(), graph.producers()
+        self._numbers = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
         self._kept = {*graph.inputs, *(s.input for s in graph.states), *graph.outputs}
         self._refused: set[str] = set()  # weights whose columns stay together
         self._blocks: dict[str, tuple[int, ...]] = {}  # in which the columns of a weight are split
@@ -77,10 +78,8 @@ class SplitSearch:
 
     def run(self) -> None:
         """Look again until all that is split ends in sums."""
-        while True:
-            again = self._pass()
-            if not again:
-                return
+        while self._pass():
+            pass
 
     def _pass(self) -> bool:
         self.splits, self.nodes, self.weights, self.sums = {}, {}, {}, 0
@@ -150,7 +149,7 @@ class SplitSearch:
 
     def _columns(self, node: Node) -> str:
         """The weight of a product whose columns are split from here on, if it has one."""
-        if node.op not in ("MatMul", "Gemm") or node.domain or (self._decided is not None and not self._decided):
+        if node.op not in ("MatMul", "Gemm") or node.domain:
             return ""
         value = node.inputs[1]
         found = self._weight(value)
@@ -163,7 +162,8 @@ class SplitSearch:
         axis = 0 if node.op == "Gemm" and node.attrs.get("transB", 0) else 1
         size = known.dims[axis]
         assert isinstance(size, int)
-        blocks = self._blocks.get(weight, (size,))
+        decided = (self._decided or {}).get(weight)
+        blocks = self._blocks.get(weight, (size,)) if decided is None else decided.blocks
         if any(b % self.devices for b in blocks):
             return ""
         if not self._give(weight, way, value, Split(axis, blocks)):
@@ -205,11 +205,10 @@ class SplitSearch:
             return False
         self.weights[weight] = found[weight]
         self.splits |= found
-        numbers = {n.outputs[0]: i for i, n in enumerate(self.graph.nodes)} if way else {}
         for node in way:
             results = (found[node.outputs[0]],)
             operands = (found[node.inputs[0]], *[None] * (len(node.inputs) - 1))
-            self.nodes[numbers[node.outputs[0]]] = Parted(operands, results)
+            self.nodes[self._numbers[node.outputs[0]]] = Parted(operands, results)
         return True
 
     def _take(self, node: Node, found: Parted) -> None:
