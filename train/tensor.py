@@ -72,7 +72,7 @@ class SharedProducts:
 
 
 def _parameter(state: str) -> tuple[str, str]:
-    """What stands before the name of the parameter that a state is, or belongs to, and that name.
+    """The name of the parameter that a state is, or belongs to, behind what stands before it.
 
     >>> _parameter("optimizer/mean/0/weight"), _parameter("0/weight")
     (('optimizer/mean/', '0/weight'), ('', '0/weight'))
