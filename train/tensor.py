@@ -32,7 +32,7 @@ class SharedProducts:
 
     asked: TensorParallel
     steps: Steps
-    found: SplitGraph
+    split: SplitGraph
 
     @property
     def _count(self) -> int:
@@ -40,35 +40,34 @@ class SharedProducts:
 
     def graph(self, graph: Graph) -> Graph:
         """Another graph of the same weights, whose products are shared in the same way."""
-        return tensor_parallel(infer(graph), self.asked, self.found.weights).graph
+        return tensor_parallel(infer(graph), self.asked, self.split.weights).graph
 
     def whole(self, states: Mapping[str, Array]) -> dict[str, Array]:
         """The states, in which those of weights are whole; others are not copied."""
-        groups = {part_names(w, self._count): w for w in self.found.weights}
-        firsts = {group[0]: group for group in groups}
-        rest = {part for group in groups for part in group[1:]}
-        made = dict[str, Array]()
+        first = {part_names(w, self._count)[0]: w for w in self.split.weights}
+        others = {p for w in self.split.weights for p in part_names(w, self._count)[1:]}
+        whole = dict[str, Array]()
         for name, array in states.items():
             prefix, parameter = _parameter(name)
-            if parameter in firsts:
-                group = firsts[parameter]
-                split = self.found.weights[groups[group]]
-                made[prefix + groups[group]] = whole_array([states[prefix + part] for part in group], split)
-            elif parameter not in rest:
-                made[name] = array
-        return made
+            if parameter in first:
+                weight = first[parameter]
+                parts = [states[prefix + part] for part in part_names(weight, self._count)]
+                whole[prefix + weight] = whole_array(parts, self.split.weights[weight])
+            elif parameter not in others:
+                whole[name] = array
+        return whole
 
     def parts(self, states: Mapping[str, Array]) -> dict[str, Array]:
         """The states with the parts of weights in place of those that are whole."""
-        made = dict[str, Array]()
+        own = dict[str, Array]()
         for name, array in states.items():
-            split = self.found.weights.get(_parameter(name)[1])
+            split = self.split.weights.get(_parameter(name)[1])
             if split is None:
-                made[name] = array
+                own[name] = array
             else:
                 pieces = split_array(array, split, self._count)
-                made |= dict(zip(part_names(name, self._count), pieces, strict=True))
-        return made
+                own |= dict(zip(part_names(name, self._count), pieces, strict=True))
+        return own
 
 
 def _parameter(state: str) -> tuple[str, str]:
@@ -105,17 +104,17 @@ def shared_products(
                          where="place=TensorParallel", hint="one that steps each element by itself")  # fmt: skip
     if step.micro_batches > 1:
         raise InputError("micro_batches= beside TensorParallel", where="Trainer", hint="leave one of them out")
-    found = tensor_parallel(infer(graph), place)
-    names = [p for n in trained for p in found.parts(n)]
-    shared = SharedProducts(place, partial(whole, step=step), found)
-    own = replace(step, optimizer=_grouped(step.optimizer, found, trained))
-    return shared, partial(training_step, found.graph, loss, names, step=own), names, own
+    split = tensor_parallel(infer(graph), place)
+    names = [p for n in trained for p in split.parts(n)]
+    shared = SharedProducts(place, partial(whole, step=step), split)
+    own = replace(step, optimizer=_grouped(step.optimizer, split, trained))
+    return shared, partial(training_step, split.graph, loss, names, step=own), names, own
 
 
-def _grouped(optimizer: Optimizer, found: SplitGraph, trained: Sequence[str]) -> Optimizer:
+def _grouped(optimizer: Optimizer, split: SplitGraph, trained: Sequence[str]) -> Optimizer:
     """The optimizer whose groups hold the parts of what they hold."""
     groups = [
-        replace(group, patterns=(*group.patterns, *(p for n in trained if group.holds(n) for p in found.parts(n))))
+        replace(group, patterns=(*group.patterns, *(p for n in trained if group.holds(n) for p in split.parts(n))))
         for group in optimizer.groups
     ]
     return replace(optimizer, groups=tuple(groups)) if groups else optimizer

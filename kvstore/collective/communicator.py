@@ -196,6 +196,9 @@ class EndedWork:
     def __init__(self, value: Any) -> None:
         self.value = value
 
+    def ordered(self) -> None:
+        """Return at once: there is nothing to order on a stream."""
+
     def wait(self) -> Any:
         return self.value
 

@@ -21,23 +21,23 @@ from ...ops.types import Array
 from ...runtime.backends.cuda.driver import cupy
 from ...runtime.backends.cuda.memory import pinned
 from .calls import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, RECEIVE, REDUCE_SCATTER, SEND, Call
-from .communicator import Communicator, Work
+from .communicator import Communicator, EndedWork, Work
 from .nccl import Nccl
 from .sums import shares
 
 
 class TwoLevelWork:
-    """A call under way. `ordered` waits until its result has been ordered on the call's stream."""
+    """A call under way. `begin` is the call between hosts, once the event `left` tells that what it reads is there, and
+    `back` orders what goes back behind it."""
+
+    begin: Callable[[], Work]
+    back: Callable[[], None]
 
     def __init__(self, at: Any, stream: Any, out: Any) -> None:
         self.at, self.stream, self.out = at, stream, out
-        self.over, self.error = Event(), None
-        self.left: Any = None  # the event of what has been copied down
-        self.begin: Callable[[], Work] = lambda: self  # the call between hosts, once that is there
-        self.back: Callable[[], None] = lambda: None  # orders what goes back
+        self.over, self.left = Event(), cupy().cuda.Event(disable_timing=True)
+        self.error: MezzoError | None = None
         self.between: Work | None = None
-
-    error: MezzoError | None
 
     def ordered(self) -> None:
         """Wait until the result has been ordered. Raises the error of the call."""
@@ -54,12 +54,13 @@ class TwoLevelWork:
 
 @dataclass(slots=True)
 class KeyMemory:
-    """Memory of a key: pinned mirrors, in which copies end and begin, and arrays of the communicator between hosts."""
+    """Memory of a key: pinned mirrors, in which copies end and begin, and operand and result of the call between
+    hosts."""
 
     down: Array
     up: Array
     given: Array
-    found: Array
+    result: Array
     whole: Any = field(default=None)  # on the GPU, where an operand is not to be written into
 
 
@@ -140,17 +141,17 @@ class TwoLevels(Communicator):
             stream = cupy().cuda.get_current_stream() if stream is None else stream
         if call.verb in (SEND, RECEIVE):
             return self._sent(call, x, stream)
-        work = TwoLevelWork(cupy().cuda.Device(self.device), stream, out)
         if not call.count:
-            work.over.set()
-            return work
+            return EndedWork(out)
         key = f"{call.verb}/{call.name}/{call.dtype}[{call.count}]/{call.root}"
         if key in self._works:
             self._works[key].ordered()
+        at = cupy().cuda.Device(self.device)
         try:
-            with work.at:
+            with at:
+                work = TwoLevelWork(at, stream, out)
                 self._order(key, call, x, out, work)
-                work.left = stream.record(cupy().cuda.Event(disable_timing=True))
+                work.left.record(stream)
         except MezzoError as error:
             self._end(error)
             raise
@@ -162,7 +163,7 @@ class TwoLevels(Communicator):
         """Order what is done before the call between hosts, and say what follows."""
         between, name = self._between, call.name
         sums = call.verb in (ALL_REDUCE, REDUCE_SCATTER)
-        place = self._place(key, x, out, sums)
+        place = self._place(key, x, out, call.verb)
         if sums:
             whole = x
             if call.verb == REDUCE_SCATTER:
@@ -180,9 +181,7 @@ class TwoLevels(Communicator):
                 return between.all_reduce(place.given, name=name)
 
             def back() -> None:
-                part = place.up[: out.size]
-                np.copyto(part, place.given[mine])
-                _copy(out.data.ptr, part.ctypes.data, part.nbytes, "HostToDevice", work.stream)
+                self._bring_up(out, place.up, place.given[mine], work.stream)
 
         else:
             gives = call.verb == ALL_GATHER or call.root == self.rank
@@ -194,27 +193,29 @@ class TwoLevels(Communicator):
                     np.copyto(place.given, place.down)
                 if call.verb == BROADCAST:
                     return between.broadcast(place.given, call.root, name=name)
-                return between.all_gather(place.given, place.found, name=name)
+                return between.all_gather(place.given, place.result, name=name)
 
             def back() -> None:
-                np.copyto(place.up, place.given if call.verb == BROADCAST else place.found)
-                _copy(out.data.ptr, place.up.ctypes.data, place.up.nbytes, "HostToDevice", work.stream)
+                self._bring_up(out, place.up, place.result, work.stream)
 
         work.begin, work.back = begin, back
 
-    def _place(self, key: str, x: Any, out: Any, sums: bool) -> KeyMemory:
+    def _place(self, key: str, x: Any, out: Any, verb: str) -> KeyMemory:
         place = self._places.get(key)
         if place is None:
-            dtype, between = np.dtype(x.dtype), self._between
-            found = np.empty(0, dtype) if sums else between.empty(out.size, dtype)
-            up = x.size if sums else out.size
-            place = self._places[key] = KeyMemory(
-                _pinned(x.size, dtype), _pinned(up, dtype), between.empty(x.size, dtype), found
-            )
+            dtype, empty = np.dtype(x.dtype), self._between.empty
+            mirrors = _pinned(x.size, dtype), _pinned(out.size, dtype)
+            given = empty(x.size, dtype)
+            result = empty(out.size, dtype) if verb == ALL_GATHER else given  # others are in place
+            place = self._places[key] = KeyMemory(*mirrors, given, result)
         return place
 
     def _bring_down(self, mirror: Array, x: Any, begin: int, stream: Any) -> None:
         _copy(mirror.ctypes.data, x.data.ptr + begin * mirror.itemsize, mirror.nbytes, "DeviceToHost", stream)
+
+    def _bring_up(self, out: Any, mirror: Array, result: Array, stream: Any) -> None:
+        np.copyto(mirror, result)
+        _copy(out.data.ptr, mirror.ctypes.data, mirror.nbytes, "HostToDevice", stream)
 
     def _sent(self, call: Call, x: Any, stream: Any) -> Work:
         if call.root not in self._members:

@@ -117,52 +117,52 @@ class SplitWriter:
     g: TypedBuilder = field(init=False)
     parts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # of values, by device
     weights: dict[str, Array] = field(default_factory=dict[str, Array])
-    made: set[str] = field(default_factory=set[str])  # values that are whole
+    entire: set[str] = field(default_factory=set[str])  # values that are whole
     cuts: dict[tuple[str, Split], list[str]] = field(default_factory=dict[tuple[str, Split], list[str]])  # of these
 
     def __post_init__(self) -> None:
         own = {n: t for n, t in self.graph.types.items() if n in self.graph.inputs or n in self.graph.initializers}
         self.g = TypedBuilder(own, prefix="split/")
         self.weights = dict(self.graph.initializers)
-        self.made = {*self.graph.inputs, *self.graph.initializers, *(s.input for s in self.graph.states)}
+        self.entire = {*self.graph.inputs, *self.graph.initializers, *(s.input for s in self.graph.states)}
 
     def written(self) -> SplitGraph:
         graph, search, count = self.graph, self.search, len(self.devices)
-        told = search.weights if self.decided is None else self.decided
-        for name, split in told.items():
+        weights = search.weights if self.decided is None else self.decided
+        for name, split in weights.items():
             if name not in graph.initializers:
                 continue
             self.parts[name] = [*part_names(name, count)]
-            self.made.discard(name)
+            self.entire.discard(name)
             for part, array in zip(self.parts[name], split_array(self.weights.pop(name), split, count), strict=True):
                 self.g.hold(part, array)
-        self.search.splits |= told
+        self.search.splits |= weights
         for i, node in enumerate(graph.nodes):
-            found = search.nodes.get(i)
-            if found is None:
+            form = search.nodes.get(i)
+            if form is None:
                 self._whole_node(node)
             elif node.op == "Shape":
-                self._sizes(node, found)
+                self._sizes(node, form)
             else:
-                self._parts(node, found)
+                self._parts(node, form)
         for name in (*graph.outputs, *(s.output for s in graph.states)):
             self._whole(name)
         written = graph.but(
             nodes=self.g.nodes(), initializers={**self.weights, **self.g.constants()}, types=self.g.types,
             metadata={**graph.metadata, SPLIT: ",".join(self.devices)},
         ).verify()  # fmt: skip
-        return SplitGraph(infer(written), dict(told), self.devices)
+        return SplitGraph(infer(written), dict(weights), self.devices)
 
     def _whole_node(self, node: Node) -> None:
         for name in node.reads():
             self._whole(name)
         known: Any = [self.graph.types.get(o) for o in node.outputs]
         self.g.add(replace(node, device=self.devices[0]), known if all(known) else None)
-        self.made.update(filter(None, node.outputs))
+        self.entire.update(filter(None, node.outputs))
 
     def _whole(self, name: str) -> str:
         """The whole of a value, on the first device: put together where it is first read."""
-        if name in self.made or name not in self.parts:
+        if name in self.entire or name not in self.parts:
             return name
         split, g = self.search.splits[name], self.g
         g.device, pieces = self.devices[0], list[str]()
@@ -174,7 +174,7 @@ class SplitWriter:
                 pieces += [self._cut(p, begin, end, split.axis) for p in self.parts[name]]
         g.add(Node("Concat", tuple(pieces), (name,), {"axis": split.axis}, name=name))
         g.device = ""
-        self.made.add(name)
+        self.entire.add(name)
         return name
 
     def _cut(self, name: str, begin: int, end: int, axis: int) -> str:
@@ -206,40 +206,40 @@ class SplitWriter:
         self.g.device = ""
         return parts
 
-    def _parts(self, node: Node, found: Parted) -> None:
+    def _parts(self, node: Node, form: Parted) -> None:
         g, count = self.g, len(self.devices)
-        operands = [self._operand(n, s) for n, s in zip(node.inputs, found.operands, strict=True)]
+        operands = [self._operand(n, s) for n, s in zip(node.inputs, form.operands, strict=True)]
         outputs = [part_names(o, count) if o else ("",) * count for o in node.outputs]
-        for i, array in found.constants.items():
+        for i, array in form.constants.items():
             operands[i] = [g.const(array)] * count
-        if found.divided is not None:
-            operands[found.divided[0]] = [self._divided(node, found.divided)] * count
-        if found.bias >= 0:
-            operands[found.bias] = [""] * count
+        if form.divided is not None:
+            operands[form.divided[0]] = [self._divided(node, form.divided)] * count
+        if form.bias >= 0:
+            operands[form.bias] = [""] * count
         for i, device in enumerate(self.devices):
             inputs, results = tuple(o[i] for o in operands), tuple(o[i] for o in outputs)
             while inputs and not inputs[-1]:
                 inputs = inputs[:-1]
-            attrs = {**node.attrs, **found.attrs}
+            attrs = {**node.attrs, **form.attrs}
             name = part_names(node.name, count)[i] if node.name else ""
             g.add(replace(node, name=name, inputs=inputs, outputs=results, attrs=attrs, device=device))
         for o, parts in zip(node.outputs, outputs, strict=True):
             if o:
                 self.parts[o] = [*parts]
-        if found.adds:
-            self._add_up(node, found)
+        if form.adds:
+            self._add_up(node, form)
 
-    def _add_up(self, node: Node, found: Parted) -> None:
+    def _add_up(self, node: Node, form: Parted) -> None:
         """Add the parts of a product, and then what it adds itself."""
         g, parts, name = self.g, self.parts.pop(node.outputs[0]), node.outputs[0]
         g.device = self.devices[0]
-        biased = found.bias >= 0
+        biased = form.bias >= 0
         total = f"{name}/sum" if biased else name
         g.add(Node("Add" if len(parts) == 2 else "Sum", tuple(parts), (total,), name=total))
         if biased:
-            g.add(Node("Add", (total, self._whole(node.inputs[found.bias])), (name,), name=name))
+            g.add(Node("Add", (total, self._whole(node.inputs[form.bias])), (name,), name=name))
         g.device = ""
-        self.made.add(name)
+        self.entire.add(name)
 
     def _divided(self, node: Node, divided: tuple[int, int]) -> str:
         """Sizes that are only known in a run, of which one is a part's."""
@@ -253,9 +253,9 @@ class SplitWriter:
         g.device = ""
         return sizes
 
-    def _sizes(self, node: Node, found: Parted) -> None:
+    def _sizes(self, node: Node, form: Parted) -> None:
         """The sizes of a value that is split: those of a part, of which one is multiplied."""
-        g, split, name = self.g, found.operands[0], node.inputs[0]
+        g, split, name = self.g, form.operands[0], node.inputs[0]
         assert split is not None
         known = self.search.types[name]
         assert isinstance(known, Tensor)
@@ -268,4 +268,4 @@ class SplitWriter:
         g.device = self.devices[0]
         g.add(Node("Mul", (part, g.const(own)), node.outputs, name=node.name))
         g.device = ""
-        self.made.update(node.outputs)
+        self.entire.update(node.outputs)

@@ -30,14 +30,14 @@ def view(asked: Operands) -> Parted:
     node, split, result = asked.node, asked.only(0), asked.result()
     if node.domain:
         raise NotSplit(f"{node.domain}::{node.op} has no rule for parts")
-    found = regrouped(asked.shape(0), split, result)
-    size, whole = found.blocks[0], split.blocks[0]
-    alone = len(split.blocks) == 1 and equal(split.repeat, 1) and equal(found.repeat, 1)
+    after = regrouped(asked.shape(0), split, result)
+    size, whole = after.blocks[0], split.blocks[0]
+    alone = len(split.blocks) == 1 and equal(split.repeat, 1) and equal(after.repeat, 1)
     within = (whole // size,) * size if alone and 1 < size < whole else ()
     if size % asked.devices:
         raise NotSplit(f"{size} cannot be shared by {asked.devices} devices", within)
-    changes = {} if node.op != "Reshape" else _sizes(asked, 1, found.axis, result[found.axis])
-    return asked.first(split, found, otherwise=within, **changes)
+    changes = {} if node.op != "Reshape" else _sizes(asked, 1, after.axis, result[after.axis])
+    return asked.first(split, after, otherwise=within, **changes)
 
 
 def _sizes(asked: Operands, operand: int, axis: int, size: int) -> dict[str, Any]:
@@ -45,10 +45,13 @@ def _sizes(asked: Operands, operand: int, axis: int, size: int) -> dict[str, Any
     value = asked.value(operand)
     if value is None:
         raise NotSplit(f"the sizes {asked.node.inputs[operand]!r} are not known")
-    told = value.reshape(-1)[axis]
-    if is_number(told) and told in (-1, 0):
+    entry = value.reshape(-1)[axis]
+    copies = is_number(entry) and entry == 0  # the size of the operand's axis of this number
+    if copies and asked.only(0).axis != axis:
+        raise NotSplit("the size is that of another axis")
+    if copies or (is_number(entry) and entry == -1):
         return {}
-    if not equal(told, size):
+    if not equal(entry, size):
         raise NotSplit("the size of the axis is not known")
     if value.dtype == object:
         return {"divided": (operand, axis)}
@@ -121,7 +124,7 @@ def expand(asked: Operands) -> Parted:
     if value is None:
         raise NotSplit("its sizes are not known")
     place = axis - (len(result) - value.size)
-    one = place < 0 or (is_number(told := value.reshape(-1)[place]) and told == 1)
+    one = place < 0 or (is_number(entry := value.reshape(-1)[place]) and entry == 1)
     return asked.first(split, split.at(axis), **({} if one else _sizes(asked, 1, place, split.size)))
 
 
@@ -154,14 +157,10 @@ def triangle(asked: Operands) -> Parted:
 def reduction(asked: Operands) -> Parted:
     """Reductions along other axes."""
     split, rank, attrs = asked.only(0), len(asked.shape(0)), asked.node.attrs
-    if asked.node.op in ("ArgMax", "ArgMin"):
-        axes = [attrs.get("axis", 0)]
-    else:
-        given = attrs.get("axes")
-        if given is None and len(asked.node.inputs) > 1 and asked.node.inputs[1]:
-            given = asked.numbers(1)
-        axes = [*(given or ([] if attrs.get("noop_with_empty_axes") else range(rank)))]
-    axes = [a % rank for a in axes]
+    given = attrs.get("axes")
+    if given is None and len(asked.node.inputs) > 1 and asked.node.inputs[1]:
+        given = asked.numbers(1)
+    axes = [a % rank for a in given or ([] if attrs.get("noop_with_empty_axes") else range(rank))]
     if split.axis in axes:
         raise NotSplit("it adds up along the axis that is split")
     gone = 0 if attrs.get("keepdims", 1) else sum(a < split.axis for a in axes)
@@ -171,10 +170,10 @@ def reduction(asked: Operands) -> Parted:
 @rule_for("Concat")
 def concat(asked: Operands) -> Parted:
     """Joined along another axis, all are split in the same way."""
-    found = {s for s in asked.splits if s is not None}
-    if len(found) > 1:
+    splits = {s for s in asked.splits if s is not None}
+    if len(splits) > 1:
         raise NotSplit("its operands are split along different axes")
-    (split,) = found
+    (split,) = splits
     if split.axis == asked.node.attrs["axis"] % len(asked.result()):
         raise NotSplit("it joins along the axis that is split")
     return Parted(tuple(split for _ in asked.splits), (split,))

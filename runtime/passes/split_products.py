@@ -37,10 +37,10 @@ def matmul(asked: Operands) -> Parted:
 
 def _inner(x: Split | None, a: int, y: Split | None, b: int) -> Split:
     """The split of the axis that a product adds up, which is axis `a` of its first operand and `b` of its second."""
-    found = {s.at(0) for s in (x, y) if s is not None}
-    if (x is not None and x.axis != a) or (y is not None and y.axis != b) or len(found) > 1:
+    splits = {s.at(0) for s in (x, y) if s is not None}
+    if (x is not None and x.axis != a) or (y is not None and y.axis != b) or len(splits) > 1:
         raise NotSplit("its operands are split along different axes")
-    return found.pop()
+    return splits.pop()
 
 
 @rule_for("Gemm")

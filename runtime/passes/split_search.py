@@ -95,7 +95,7 @@ class SplitSearch:
                 continue
             split_inputs = [n for n in node.inputs if n in self.splits]
             try:
-                found = self._parted(node, splits)
+                form = self._parted(node, splits)
             except NotSplit as error:
                 group = {groups.of(n) for n in split_inputs}
                 wide = [
@@ -108,16 +108,16 @@ class SplitSearch:
                     return True
                 stuck.update(n for n in split_inputs if not equal(self.splits[n].repeat, 1))
                 continue
-            self.nodes[i] = found
-            if found.otherwise:
-                other[split_inputs[0]] = found.otherwise
-            groups.join(*split_inputs, *(n for n, s in zip(node.inputs, found.operands, strict=True) if s))
-            self._take(node, found)
-            for name, split in zip(node.outputs, found.results, strict=True):
+            self.nodes[i] = form
+            if form.otherwise:
+                other[split_inputs[0]] = form.otherwise
+            groups.join(*split_inputs, *(n for n, s in zip(node.inputs, form.operands, strict=True) if s))
+            self._take(node, form)
+            for name, split in zip(node.outputs, form.results, strict=True):
                 if name and split is not None:
                     self.splits[name] = split
                     groups.join(name, *split_inputs)
-            if found.adds:
+            if form.adds:
                 self.sums += 1
                 ending.update(split_inputs)
         stuck.update(n for n in self._kept if n in self.splits and not equal(self.splits[n].repeat, 1))
@@ -137,25 +137,25 @@ class SplitSearch:
         return self.splits[value].size
 
     def _parted(self, node: Node, splits: tuple[Split | None, ...]) -> Parted:
-        found = parted(Operands(node, self.types, splits, self.devices))
-        for name, given, wanted in zip(node.inputs, splits, found.operands, strict=True):
+        form = parted(Operands(node, self.types, splits, self.devices))
+        for name, given, wanted in zip(node.inputs, splits, form.operands, strict=True):
             if given is not None and wanted != given:
                 raise NotSplit(f"{name!r} is split in another way")
             if wanted is not None and any(b % self.devices for b in wanted.blocks):
                 raise NotSplit(f"{wanted.blocks} cannot be shared by {self.devices} devices")
             if wanted is not None and given is None and not equal(wanted.repeat, 1):
                 raise NotSplit(f"{name!r} is whole")
-        return found
+        return form
 
     def _columns(self, node: Node) -> str:
         """The weight of a product whose columns are split from here on, if it has one."""
         if node.op not in ("MatMul", "Gemm") or node.domain:
             return ""
         value = node.inputs[1]
-        found = self._weight(value)
-        if found is None or found[0] in self._refused or not matches(found[0], *self._patterns):
+        source = self._weight(value)
+        if source is None or source[0] in self._refused or not matches(source[0], *self._patterns):
             return ""
-        weight, way = found
+        weight, way = source
         known = self.types[value]
         if not isinstance(known, Tensor) or known.dims is None or len(known.dims) != 2:
             return ""
@@ -195,25 +195,25 @@ class SplitSearch:
     def _give(self, weight: str, way: Sequence[Node], value: str, split: Split) -> bool:
         """Split a weight so that the value which is made of it is split in this way. False where another way has been
         decided on."""
-        found = {value: split}
+        splits = {value: split}
         for node in reversed(way):
-            behind = found[node.outputs[0]]
+            behind = splits[node.outputs[0]]
             perm = node.attrs.get("perm") or tuple(reversed(range(len(self.graph.initializers[weight].shape))))
             axis = perm[behind.axis] if node.record.moves == "permute" else behind.axis
-            found[node.inputs[0]] = behind.at(axis)
-        if self._decided is not None and self._decided.get(weight) != found[weight]:
+            splits[node.inputs[0]] = behind.at(axis)
+        if self._decided is not None and self._decided.get(weight) != splits[weight]:
             return False
-        self.weights[weight] = found[weight]
-        self.splits |= found
+        self.weights[weight] = splits[weight]
+        self.splits |= splits
         for node in way:
-            results = (found[node.outputs[0]],)
-            operands = (found[node.inputs[0]], *[None] * (len(node.inputs) - 1))
+            results = (splits[node.outputs[0]],)
+            operands = (splits[node.inputs[0]], *[None] * (len(node.inputs) - 1))
             self.nodes[self._numbers[node.outputs[0]]] = Parted(operands, results)
         return True
 
-    def _take(self, node: Node, found: Parted) -> None:
+    def _take(self, node: Node, form: Parted) -> None:
         """Split the weights among a node's other operands, as it takes them."""
-        for name, split in zip(node.inputs, found.operands, strict=True):
+        for name, split in zip(node.inputs, form.operands, strict=True):
             if split is None or name in self.splits:
                 continue
             known = self._weight(name)
